@@ -13,7 +13,7 @@ from rollbus.schemas.records.events import Event, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 
 
-def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
+def recorded_events(recorder: Recorder, sink: MemorySink) -> list[Event]:
     """The events recorded so far; fails where a hook failed."""
     assert recorder.flush(120)
     assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
@@ -22,7 +22,7 @@ def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
 
 def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
     """The turns among them."""
-    return [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    return [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
 
 
 def assert_whole(turn: TurnRecorded) -> None:

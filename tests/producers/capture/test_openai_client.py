@@ -16,7 +16,7 @@ from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClo
 from rollbus.schemas.records.messages import history_hash
 from tests.producers.openai_server import Server, chunk, completion, sse
 from tests.producers.recorded import assert_whole, turns
-from tests.producers.recorded import recorded as events_of
+from tests.producers.recorded import recorded_events as events_of
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 

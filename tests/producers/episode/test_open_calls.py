@@ -5,7 +5,7 @@ from typing import Any
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import ToolCalled
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 ASK = [{"role": "user", "content": "How many?"}]
 
@@ -20,7 +20,7 @@ def answer(*items: str) -> dict[str, Any]:
 
 
 def tools_of(recorder: Recorder, sink: MemorySink) -> list[ToolCalled]:
-    return [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
+    return [event for event in recorded_events(recorder, sink) if isinstance(event, ToolCalled)]
 
 
 def test_three_calls_of_one_tool_are_matched_by_their_arguments(recorder: Recorder, sink: MemorySink) -> None:

@@ -18,7 +18,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
     "ignore::pydantic.PydanticDeprecatedSince211"
@@ -57,14 +57,14 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         texts = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
     assert texts[-1] == server.final
-    assert_agent(server, recorded(recorder, sink), streamed=mode is StreamingMode.SSE)
+    assert_agent(server, recorded_events(recorder, sink), streamed=mode is StreamingMode.SSE)
 
 
 async def test_a_run_is_an_episode_where_a_task_is_named(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder, task="stock"))
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
     assert_sampled(server, [event for event in events if isinstance(event, TurnRecorded)])
@@ -104,7 +104,7 @@ async def test_agents_that_transfer_to_each_other_are_closed_each_time(
                 break
         await events.aclose()
         await runner.close()
-    seen = recorded(recorder, sink)
+    seen = recorded_events(recorder, sink)
     children = [event for event in seen if isinstance(event, EpisodeStarted) and event.parent_episode_id]
     assert [child.agent for child in children] == ["front", "keeper", "front", "keeper"][: 3 if leave_early else 4]
     ended = [event.episode_id for event in seen if isinstance(event, EpisodeEnded)]
@@ -116,7 +116,7 @@ async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) 
     agent = load_agent(recorder.wrap(server.async_client()))
     with pytest.raises(ValueError, match="no such shelf"):
         await ask(agent, RollbusPlugin(recorder, task="stock"))
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert [event.error for event in events if isinstance(event, ToolCalled)] == ["ValueError: no such shelf"]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["error"]
 
@@ -126,7 +126,7 @@ async def test_a_client_that_is_not_wrapped_gives_turns_that_say_so(
 ) -> None:
     async with recorder.episode(task="stock"):
         await ask(load_agent(server.async_client()), RollbusPlugin(recorder))
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    turns = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert turns[1].completion.content == server.final
     assert [message.role for message in turns[1].added_messages] == ["tool"]

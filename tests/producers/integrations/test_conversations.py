@@ -28,14 +28,14 @@ from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted
 from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_adk import load_agent
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 USER_MESSAGES = ("How many bolts?", "No, nuts.")
 
 
 def assert_one_conversation(recorder: Recorder, sink: MemorySink, name: str) -> None:
     """Both runs are episodes of the conversation, in order, each with what the user said to it."""
-    episodes = [event for event in recorded(recorder, sink) if isinstance(event, EpisodeStarted)]
+    episodes = [event for event in recorded_events(recorder, sink) if isinstance(event, EpisodeStarted)]
     declared = [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
     assert [record.episode_id for record in declared] == [episode.episode_id for episode in episodes]
     assert [(record.alias, record.message) for record in declared] == [

@@ -37,7 +37,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCal
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock, turns_of
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit
@@ -74,7 +74,7 @@ async def test_any_client_is_recorded_streamed_or_not_until_it_is_undone(
         client.chat.completions.create(model="agent", messages=ASK)
     assert "logprobs" not in server.requests[-1]
     server.sampled.pop()
-    turns = turns_of(recorded(recorder, sink))
+    turns = turns_of(recorded_events(recorder, sink))
     assert_sampled(server, turns)
     assert [turn.streamed for turn in turns] == [False, True, False]
 
@@ -86,7 +86,7 @@ def test_a_client_that_is_wrapped_too_is_recorded_once(
     with recorder.episode(task="stock"):
         client.chat.completions.create(model="agent", messages=ASK)
         client.with_options(max_retries=1).chat.completions.create(model="agent", messages=ASK)
-    assert_sampled(server, turns_of(recorded(recorder, sink)))
+    assert_sampled(server, turns_of(recorded_events(recorder, sink)))
 
 
 def test_the_episode_follows_into_a_pool_of_threads_that_serves_several_episodes(
@@ -108,7 +108,7 @@ def test_the_episode_follows_into_a_pool_of_threads_that_serves_several_episodes
     pools[0].terminate()
     server.sampled.pop()
     assert recorder.counters["calls_outside_episode"] == 1
-    turns = turns_of(recorded(recorder, sink))
+    turns = turns_of(recorded_events(recorder, sink))
     assert_sampled(server, turns)
     assert Counter(turn.episode_id for turn in turns) == {"e0": 7, "e1": 7}
     patches.undo()
@@ -130,7 +130,7 @@ def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episod
     with recorder.episode(task="stock", episode_id="e1"):
         ended.set()
         thread.join()
-    closed = [event for event in recorded(recorder, sink) if isinstance(event, WriterClosed)]
+    closed = [event for event in recorded_events(recorder, sink) if isinstance(event, WriterClosed)]
     missed = {event.episode_id: event.partial for event in closed}
     assert missed == {"e0": (), "e1": ("calls_outside_episode",)}
 
@@ -147,7 +147,7 @@ async def test_instrumenting_twice_records_once_as_the_second_time_says(
         assert recorder.current_episode() is episode
         await play_llama_index(recorder, server)
     again.undo()
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert_sampled(server, turns_of(events))
     children = {event.episode_id for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id}
     assert {turn.episode_id for turn in turns_of(events)} == children
@@ -224,7 +224,7 @@ async def test_an_agent_that_has_its_own_hook_too_is_recorded_once(
 ) -> None:
     async with recorder.episode(task="stock"):
         await play(recorder, server)
-    assert_agent(server, recorded(recorder, sink))
+    assert_agent(server, recorded_events(recorder, sink))
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
@@ -272,7 +272,7 @@ def test_a_library_newer_than_any_that_was_tried_is_recorded_and_named_once(
     patches.undo()
     assert patches.untried == {"openai": "99.1.0"}
     assert len([line for line in caplog.messages if "openai 99.1.0 is newer than" in line]) == 1
-    assert_sampled(server, turns_of(recorded(recorder, sink)))
+    assert_sampled(server, turns_of(recorded_events(recorder, sink)))
 
 
 def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
@@ -299,7 +299,7 @@ async def test_with_a_task_what_is_outside_of_every_episode_is_one_of_its_own(
     agent = Agent(name="keeper", tools=[function_tool(stock)], model=agents_model(server))
     await Runner.run(agent, "How many bolts?")
     patches.undo()
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert_sampled(server, turns_of(events))
     turns = Counter(turn.episode_id for turn in turns_of(events))
     assert list(turns.values()) == [1, 1, 2, 2]

@@ -20,7 +20,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 
 class State(TypedDict):
@@ -70,7 +70,7 @@ async def test_a_graphs_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         result = await graph.ainvoke(ASK, config=config) if asynchronous else graph.invoke(ASK, config=config)
     assert result["messages"][-1].content == server.final
-    assert_agent(server, recorded(recorder, sink), function="planner", streamed=streamed)
+    assert_agent(server, recorded_events(recorder, sink), function="planner", streamed=streamed)
 
 
 def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
@@ -79,7 +79,7 @@ def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: Mem
         for name in ("buyer", "keeper"):
             agent = create_agent(model, [count_stock], name=name)
             agent.invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    turns = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
     assert_sampled(server, turns)
     assert [turn.function for turn in turns] == ["buyer", "buyer", "keeper", "keeper"]
 
@@ -92,7 +92,7 @@ def test_a_graph_in_a_node_of_its_name_is_one_child_episode(
     node = RunnableLambda(lambda state: helper.invoke(state), name="helper")
     with recorder.episode(task="stock") as episode:
         RunnableLambda(lambda state: node.invoke(state), name="outer").invoke(ASK, config={"callbacks": [handler]})
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
     assert (child.parent_episode_id, child.root_episode_id, child.agent) == (episode.id, episode.id, "helper")
     assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
@@ -104,7 +104,7 @@ def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
 ) -> None:
     with recorder.episode(task="stock"):
         graph_of(model_of(server)).invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    turns = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert turns[1].completion.content == server.final
     assert [turn.response_id for turn in turns] == ["chatcmpl-1", "chatcmpl-2"]
@@ -116,7 +116,7 @@ async def test_a_model_of_text_gives_turns_that_say_so_too(recorder: Recorder, s
         model.invoke("How many bolts?", config={"callbacks": [RollbusHandler(recorder)]})
         async for _ in model.astream("And nuts?", config={"callbacks": [RollbusHandler(recorder)]}):
             pass
-    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    turns = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert [turn.added_messages[-1].content for turn in turns] == ["How many bolts?", "And nuts?"]
     assert [(turn.completion.content, turn.function) for turn in turns] == [("seven", "counter"), ("eight", "counter")]
@@ -127,7 +127,7 @@ def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink:
     graph = graph_of(record_model(model_of(server), recorder))
     with pytest.raises(ValueError, match="no such shelf"):
         graph.invoke(ASK, config={"callbacks": [RollbusHandler(recorder, task="stock")]})
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
     assert [event.error for event in events if isinstance(event, ToolCalled)] == ["ValueError: no such shelf"]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["error"]
@@ -151,10 +151,10 @@ def test_a_person_who_is_asked_is_a_pause_and_no_error_of_the_tool(
     options: Any = {"configurable": {"thread_id": "1"}, "callbacks": [RollbusHandler(recorder)]}
     with recorder.episode(task="ask"):
         agent.invoke(ASK, options)
-    assert not [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
+    assert not [event for event in recorded_events(recorder, sink) if isinstance(event, ToolCalled)]
     with recorder.episode(task="answer"):
         agent.invoke(Command(resume="7"), options)
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     (call,) = (event for event in events if isinstance(event, ToolCalled))
     assert (call.tool_call_id, call.result, call.error) == ("call-1", "bolts: 7", None)
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed", "completed"]

@@ -23,7 +23,7 @@ from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.producers.openai_server import Server
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings(
@@ -56,7 +56,7 @@ def turns(recorder: Recorder, sink: MemorySink, count: int) -> list[TurnRecorded
     """The turns, once there are so many: LiteLLM calls back from another thread."""
 
     def find() -> list[TurnRecorded]:
-        turns_so_far = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+        turns_so_far = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
         return turns_so_far if len(turns_so_far) >= count else []
 
     return wait_until(find, f"{count} turns were not recorded")
@@ -78,7 +78,9 @@ def test_tokens_that_litellm_was_asked_for_are_recorded_by_a_writer_that_the_epi
     assert [(turn.function, turn.temperature) for turn in recorded_turns] == [("keeper", 0.5)]
     assert recorded_turns[0].added_messages[0].content == "How many bolts?"
     assert_all_closed(recorder, sink)  # the logger's thread closes its writer after the turn
-    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
+    closed = {
+        event.writer_id: event.count for event in recorded_events(recorder, sink) if isinstance(event, WriterClosed)
+    }
     assert closed[recorded_turns[0].writer_id] == 1
 
 
@@ -134,7 +136,7 @@ def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: R
         logger.log_success_event({"litellm_call_id": "one"}, answer, now, now)
         context.mark_captured()
         assert context.watch_call(lambda: None).above is None
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     (turn,) = (event for event in events if isinstance(event, TurnRecorded))
     (end,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert turn.episode_id == episode.id
@@ -189,7 +191,7 @@ def assert_all_closed(recorder: Recorder, sink: MemorySink) -> None:
     """Every writer that the episode's end names has closed."""
 
     def are_closed() -> bool:
-        events = recorded(recorder, sink)
+        events = recorded_events(recorder, sink)
         closed = {event.writer_id for event in events if isinstance(event, WriterClosed)}
         (end,) = (event for event in events if isinstance(event, EpisodeEnded))
         return closed == set(end.writer_ids)

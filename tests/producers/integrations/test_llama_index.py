@@ -18,7 +18,7 @@ from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, stock
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
     "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
@@ -52,14 +52,14 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     async with recorder.episode(task="stock"):
         answer = await agent.run("How many bolts?")
     assert str(answer) == server.final
-    assert_agent(server, recorded(recorder, sink), streamed=streaming)
+    assert_agent(server, recorded_events(recorder, sink), streamed=streaming)
 
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:
     server = AgentServer(tool="stock", arguments={"item": "fault"})
     async with recorder.episode(task="stock"):
         await load_agent(record_llm(llm_of(server), recorder)).run("How many?")
-    (call,) = (event for event in recorded(recorder, sink) if isinstance(event, ToolCalled))
+    (call,) = (event for event in recorded_events(recorder, sink) if isinstance(event, ToolCalled))
     assert "no such shelf" in (call.error or "")
 
 
@@ -68,7 +68,7 @@ def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
 ) -> None:
     with recorder.episode(task="stock"):
         llm_of(server).chat([ChatMessage(content="How many bolts?")])
-    (turn,) = (event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded))
+    (turn,) = (event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded))
     assert turn.untrainable_reason == "not_captured"
     assert (turn.model, turn.response_id) == ("agent@3", "chatcmpl-1")
     assert [message.content for message in turn.added_messages] == ["How many bolts?"]

@@ -6,7 +6,7 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded, turns
+from tests.producers.recorded import recorded_events, turns
 
 set_tracing_disabled(True)
 COUNT = function_tool(stock)
@@ -25,7 +25,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
         else:
             result = await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
             assert result.final_output == server.final
-    assert_agent(server, recorded(recorder, sink), streamed=streamed)
+    assert_agent(server, recorded_events(recorder, sink), streamed=streamed)
 
 
 async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_names(

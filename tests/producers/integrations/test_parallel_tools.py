@@ -16,7 +16,7 @@ from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_instrument import end_litellms_callbacks
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 ITEMS = ("bolts", "nuts", "bolts")
 
@@ -61,7 +61,7 @@ async def test_three_calls_of_one_tool_carry_the_models_ids(
     server = AgentServer(*({"item": item} for item in ITEMS), tool="stock")
     async with recorder.episode(task="stock"):
         await play(server)
-    tools = [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
+    tools = [event for event in recorded_events(recorder, sink) if isinstance(event, ToolCalled)]
     calls = sorted((tool.tool_call_id, json.loads(tool.arguments)["item"], tool.error) for tool in tools)
     assert calls == [("call-1", "bolts", None), ("call-2", "nuts", None), ("call-3", "bolts", None)]
     assert all((tool.result or "").count(f"{json.loads(tool.arguments)['item']}: 7") == 1 for tool in tools)

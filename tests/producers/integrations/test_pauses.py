@@ -19,7 +19,7 @@ from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.producers.integrations.agent_server import AgentServer
 from tests.producers.integrations.test_langchain import ASK, model_of
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 from tests.stepping import Stepper
 
 
@@ -75,11 +75,11 @@ def test_what_is_resumed_in_the_same_process_is_a_part_of_the_episode(
 ) -> None:
     agent, options = agent_of(server), options_of(recorder, task="ask")
     agent.invoke(ASK, options)
-    first = recorded(recorder, sink)
+    first = recorded_events(recorder, sink)
     assert of_kind(first, WriterClosed)[-1].paused
     assert not of_kind(first, EpisodeEnded)
     agent.invoke(Command(resume="7"), options)
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert {event.episode_id for event in events} == {first[0].episode_id}
     assert len(of_kind(events, EpisodeStarted)) == len(of_kind(events, EpisodeEnded)) == 1
     (trajectory,) = trajectories_of(sink)
@@ -126,6 +126,6 @@ def test_a_run_with_new_input_on_a_paused_thread_is_an_episode_of_its_own(
     agent, options = agent_of(server), options_of(recorder, task="ask")
     agent.invoke(ASK, options)
     agent.invoke(ASK, {**options, "configurable": {"thread_id": "t/2"}})
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert len({event.episode_id for event in of_kind(events, EpisodeStarted)}) == 2
     assert trajectories_of(sink) == []

@@ -14,7 +14,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, turns_of
-from tests.producers.recorded import recorded
+from tests.producers.recorded import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "keeper"}
@@ -69,7 +69,7 @@ def play(tracer: Tracer, server: AgentServer) -> None:
 
 def tools_of(recorder: Recorder, sink: MemorySink) -> list[ToolCalled]:
     """The tools recorded so far."""
-    return [event for event in recorded(recorder, sink) if isinstance(event, ToolCalled)]
+    return [event for event in recorded_events(recorder, sink) if isinstance(event, ToolCalled)]
 
 
 def test_a_call_that_a_span_and_a_client_see_is_one_turn_of_the_agent(
@@ -77,7 +77,7 @@ def test_a_call_that_a_span_and_a_client_see_is_one_turn_of_the_agent(
 ) -> None:
     with recorder.episode(task="stock"):
         play(tracer, server)
-    assert_agent(server, recorded(recorder, sink))
+    assert_agent(server, recorded_events(recorder, sink))
 
 
 def test_spans_are_read_of_a_provider_that_was_there_before(
@@ -90,7 +90,7 @@ def test_spans_are_read_of_a_provider_that_was_there_before(
         play(provider.get_tracer("a.framework"), server)
         patches.undo()
         play(provider.get_tracer("a.framework"), AgentServer(tool="stock", arguments={"item": "bolts"}))
-    assert_agent(server, recorded(recorder, sink))
+    assert_agent(server, recorded_events(recorder, sink))
 
 
 def test_attributes_that_come_after_the_start_are_read(
@@ -109,7 +109,7 @@ def test_attributes_that_come_after_the_start_are_read(
             with use_span(begin(tool_of("call-1", "bolts")), end_on_exit=True) as span:
                 span.add_event("gen_ai.choice", {"message": "never shown"})
         run.end()
-    (turn,) = turns_of(recorded(recorder, sink))
+    (turn,) = turns_of(recorded_events(recorder, sink))
     assert (turn.function, turn.trainable) == ("keeper", True)
     assert [(tool.tool_call_id, tool.result) for tool in tools_of(recorder, sink)] == [("call-1", "bolts: 7")]
 
@@ -156,7 +156,7 @@ def test_a_call_that_no_client_sees_is_one_turn_with_its_reason(
         tracer.start_as_current_span("chat", attributes={**CHAT, **ANSWER_ATTRIBUTES}),
     ):
         pass
-    (turn,) = turns_of(recorded(recorder, sink))
+    (turn,) = turns_of(recorded_events(recorder, sink))
     assert (turn.untrainable_reason, turn.function, turn.completion.content) == ("not_captured", "keeper", "7")
     assert [message.content for message in turn.added_messages] == ["How many?"]
 
@@ -172,7 +172,7 @@ def test_an_agent_is_an_episode_of_its_own_where_a_task_is_named(
         play(tracer, AgentServer(tool="stock", arguments={"item": "bolts"}))
         assert recorder.current_episode() is whole
     patches.undo()
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     run, _, child = (event for event in events if isinstance(event, EpisodeStarted))
     assert (run.task, run.agent, run.parent_episode_id) == ("stock", "keeper", None)
     assert (child.task, child.agent, child.parent_episode_id) == ("whole", "keeper", whole.id)

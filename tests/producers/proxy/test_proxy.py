@@ -18,7 +18,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardR
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.producers.capture import test_other_surfaces
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
-from tests.producers.recorded import assert_whole, recorded, turns
+from tests.producers.recorded import assert_whole, recorded_events, turns
 
 STREAM = {"content-type": "text/event-stream"}
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
@@ -106,7 +106,7 @@ async def test_an_episode_opened_over_http_takes_the_calls_under_its_path(
     reward = await program.http.post(f"/rollbus/episodes/{opened['id']}/reward", json={"value": 0.5, "key": "k"})
     ended = await program.http.post(f"/rollbus/episodes/{opened['id']}/end")
     assert (reward.status_code, ended.status_code) == (202, 204)
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert [event.example_id for event in events if isinstance(event, EpisodeStarted)] == ["x1"]
     assert [event.value for event in events if isinstance(event, RewardReported)] == [0.5]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
@@ -123,7 +123,7 @@ async def test_feedback_comes_at_any_time_over_http_by_id_or_alias(
         answers = [await program.http.post("/rollbus/feedback", json=report) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [202, 202]
         assert answers[0].json()["event_id"] == answers[1].json()["event_id"]
-    recorded(recorder, sink)
+    recorded_events(recorder, sink)
     by_id, by_alias = sink.records("episode-events")[0], sink.records("aliases")[0]
     assert (by_id.episode_id, by_id.name, by_id.value) == ("run-17", "thumbs", 0.5)
     assert (by_alias.episode_id, by_alias.alias, by_alias.value) == ("", "order-7", 0.5)
@@ -133,7 +133,7 @@ async def test_with_a_task_every_call_is_an_episode(recorder: Recorder, sink: Me
     program = Program(recorder, server, task="greet")
     for _ in range(2):
         await program.client().chat.completions.create(model="agent", messages=HELLO)
-    events = recorded(recorder, sink)
+    events = recorded_events(recorder, sink)
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["greet", "greet"]
     assert len([event for event in events if isinstance(event, EpisodeEnded)]) == 2
 
@@ -145,7 +145,7 @@ async def test_a_call_of_an_episode_that_is_not_sampled_passes_as_it_is(recorder
     await program.client(**headers).chat.completions.create(model="agent", messages=HELLO)
     assert not any(name.startswith("rollbus") for name in program.seen[0].headers)
     assert "logprobs" not in program.server.requests[0]
-    assert recorded(recorder, sink) == []
+    assert recorded_events(recorder, sink) == []
 
 
 async def test_a_call_without_an_episode_passes_as_it_is_and_is_counted(
@@ -198,7 +198,7 @@ async def test_a_program_that_leaves_before_its_stream_begins_leaves_nothing_ope
     with suppress(ClientDisconnect):
         await program.app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
     assert [answer.is_closed for answer in answers] == [True]
-    assert {type(event) for event in recorded(recorder, sink)} >= {EpisodeStarted, TurnRecorded, EpisodeEnded}
+    assert {type(event) for event in recorded_events(recorder, sink)} >= {EpisodeStarted, TurnRecorded, EpisodeEnded}
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["truncated_stream"]
 
 
@@ -386,7 +386,11 @@ async def test_an_invalid_call_of_an_episode_is_refused_alone(
     rewarded = await program.http.post(f"/rollbus/episodes/{opened}/reward", json={"value": 1, "key": 5, "name": None})
     assert rewarded.json()["event_id"]
     assert (await program.http.post(f"/rollbus/episodes/{opened}/end")).status_code == 204
-    assert [type(event) for event in recorded(recorder, sink)][:3] == [EpisodeStarted, RewardReported, EpisodeEnded]
+    assert [type(event) for event in recorded_events(recorder, sink)][:3] == [
+        EpisodeStarted,
+        RewardReported,
+        EpisodeEnded,
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])

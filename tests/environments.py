@@ -42,11 +42,11 @@ def make_environment(name: str, listing: Path, overrides: Path | None = None) ->
 
 def run_command(command: list[object], **variables: str) -> str:
     """Run a command from the checkout; return what it printed, or fail with the end of it."""
-    done = subprocess.run(
+    completed = subprocess.run(
         list(map(str, command)), env=outside_environment(**variables), cwd=ROOT, capture_output=True, text=True
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
-    return done.stdout
+    assert completed.returncode == 0, f"{command}\n{completed.stdout[-4000:]}\n{completed.stderr[-8000:]}"
+    return completed.stdout
 
 
 def outside_environment(**variables: str) -> dict[str, str]:

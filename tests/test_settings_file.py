@@ -39,9 +39,9 @@ def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write(
         tmp_path, "kafka:\n  timeout_ms: 0\n  bootstrap_server: b:1\nruns:\n  - timeout_ms: soon\nnamspace: x\n"
     )
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as refusal:
         load_settings(Example, path, {})
-    assert str(caught.value).splitlines()[1:] == [
+    assert str(refusal.value).splitlines()[1:] == [
         "  line 2: kafka.timeout_ms: Input should be greater than 0 (got 0)",
         "  line 3: kafka.bootstrap_server: is not a setting; did you mean 'bootstrap_servers'?",
         "  line 5: runs[0].timeout_ms: Input should be a valid integer, unable to parse string as an integer"
@@ -64,9 +64,9 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     path = write(tmp_path, "kafka:\n  password: [hunter2]\n")
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as refusal:
         load_settings(Example, path, {})
-    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in str(refusal.value)
     good = load_settings(Example, write(tmp_path, "kafka:\n  password: hunter2\n"), {})
     assert "hunter2" not in str(good)
 
@@ -169,9 +169,9 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_an_invalid_kafka_port_is_one_mistake(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("stack: {kafka_port: 99999999}\n")
-    with pytest.raises(ConfigurationError, match="1 mistake in the settings") as refused:
+    with pytest.raises(ConfigurationError, match="1 mistake in the settings") as refusal:
         load_settings(Settings, tmp_path / "s.yaml", {})
-    assert "stack.kafka_port: Input should be less than 65536 (got 99999999)" in str(refused.value)
+    assert "stack.kafka_port: Input should be less than 65536 (got 99999999)" in str(refusal.value)
 
 
 def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:

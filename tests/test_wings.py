@@ -78,5 +78,5 @@ def test_a_core_without_any_wing_on_disk_runs_the_loop(tmp_path: Path) -> None:
         "import pytest\n"
         f"sys.exit(pytest.main(['-q', '-n0', '-p', 'no:cacheprovider', {str(ROOT / 'tests' / 'flow')!r}]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr

@@ -215,10 +215,10 @@ def test_a_call_that_the_programs_own_recorder_records_is_recorded_once(
 def test_unsent_events_of_program_and_command_are_counted(server: ModelServer, tmp_path: Path) -> None:
     environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
     command = [ROLLBUS, "run", *write(APP, tmp_path), server.url, "one"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    lost = [int(line.split()[1]) for line in done.stderr.splitlines() if line.endswith("and are lost")]
+    completed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    lost = [int(line.split()[1]) for line in completed.stderr.splitlines() if line.endswith("and are lost")]
     assert len(lost) == 2
-    assert done.stderr.splitlines()[-1].endswith(f"1 of them trainable; lost: {sum(lost)} events")
+    assert completed.stderr.splitlines()[-1].endswith(f"1 of them trainable; lost: {sum(lost)} events")
 
 
 def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command_together() -> None:
@@ -242,6 +242,6 @@ def test_a_python_without_rollbus_is_named_with_the_command_that_brings_it(tmp_p
 
 
 def test_an_unknown_verb_is_named_with_the_nearest_one(tmp_path: Path) -> None:
-    done = subprocess.run([ROLLBUS, "run", "lst"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "No such command 'lst'. Did you mean 'list'? It is no program either." in done.stderr
+    completed = subprocess.run([ROLLBUS, "run", "lst"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert completed.returncode == 2
+    assert "No such command 'lst'. Did you mean 'list'? It is no program either." in completed.stderr

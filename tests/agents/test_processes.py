@@ -48,8 +48,8 @@ PROGRAM = """
 def test_workers_and_forks_are_recorded_and_close_their_parts_of_an_episode(
     server: ModelServer, tmp_path: Path
 ) -> None:
-    done = run_program(PROGRAM, server.url, tmp_path)
-    assert done.returncode == 0, done.stderr
+    completed = run_program(PROGRAM, server.url, tmp_path)
+    assert completed.returncode == 0, completed.stderr
     events = read_spool(tmp_path)
     assert len(compare_turns(server, events)) == 6
     written = Counter((event.episode_id, event.writer_id) for event in events if not isinstance(event, WriterClosed))

@@ -138,7 +138,7 @@ def test_a_full_target_is_named_and_nothing_is_half_published(tmp_path: Path) ->
         "add_records(new_archive(sys.argv[1]), [make_record(4, bytes(range(256)) * 400)])"
     )
     limit = (2_048, 2_048)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
         cwd=Path(__file__).parents[2],
@@ -147,8 +147,8 @@ def test_a_full_target_is_named_and_nothing_is_half_published(tmp_path: Path) ->
         text=True,
         check=False,
     )
-    assert "UnavailableError: data/00000002/episode-events-0-4-" in done.stderr
-    assert "cannot be written: File too large" in done.stderr
+    assert "UnavailableError: data/00000002/episode-events-0-4-" in completed.stderr
+    assert "cannot be written: File too large" in completed.stderr
     archive = open_archive(str(tmp_path))
     assert (archive.verify(), records_of(archive)) == ([], FIRST)
     assert not list(tmp_path.rglob("*.part"))

@@ -144,8 +144,8 @@ def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:
 
 def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken_socket:
+        port = str(taken_socket.getsockname()[1])
         output = invoke(
             "status",
             expect=1,

@@ -15,9 +15,9 @@ def test_a_package_that_the_users_module_needs_is_named_with_the_python_and_the_
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "shop_of_a_test.py").write_text("import no_such_framework\n")
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as refusal:
         load_object("shop_of_a_test:again", "agent")
-    message = str(refused.value)
+    message = str(refusal.value)
     assert f"'shop_of_a_test:again' needs no_such_framework, which {sys.executable}, the Python" in message
     assert "install" in message.rpartition("run: ")[2]
     assert message.endswith(" no_such_framework")

@@ -90,8 +90,8 @@ def test_spooled_events_keep_their_principal(
 
 
 def test_a_port_that_is_taken_is_named_with_the_option(served_apps: list[Any]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken_socket:
+        port = str(taken_socket.getsockname()[1])
         assert f"port {port} of 127.0.0.1 is taken" in invoke("--port", port, expect=1)
     assert served_apps == []
 

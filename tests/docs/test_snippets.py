@@ -31,7 +31,7 @@ def test_the_snippet_of_a_page_runs_and_its_answers_are_bounded(page: str, serve
     program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)[0]
     assert "max_tokens=" in program
     program = program.replace("http://127.0.0.1:8000/v1", server.url).replace("127.0.0.1:9092", "127.0.0.1:9")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program + PAGES[page]],
         cwd=tmp_path,
         env=own_environment(),
@@ -40,5 +40,5 @@ def test_the_snippet_of_a_page_runs_and_its_answers_are_bounded(page: str, serve
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert len(server.answers) == 1

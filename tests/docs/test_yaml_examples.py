@@ -64,8 +64,8 @@ def test_what_the_page_calls_defaults_are_the_defaults() -> None:
 
 
 def test_the_reference_of_settings_is_that_of_the_code() -> None:
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "settings_reference", "--check"], check=False)
-    assert done.returncode == 0, "run scripts/settings_reference"
+    completed = subprocess.run([sys.executable, ROOT / "scripts" / "settings_reference", "--check"], check=False)
+    assert completed.returncode == 0, "run scripts/settings_reference"
 
 
 def test_the_settings_of_a_gpu_reach_what_the_model_service_takes(tmp_path: Path) -> None:

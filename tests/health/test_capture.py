@@ -80,11 +80,11 @@ def examine(agent: str, *, code: int) -> str:
 
 def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
     command = [ROLLBUS, "doctor", "capture", "app:good"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if "agent@3" in line]
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+    assert completed.returncode == 0, completed.stderr
+    rows = [line.split() for line in completed.stdout.splitlines() if "agent@3" in line]
     assert rows == [["0", "agent@3", "httpx", "trainable"]]
-    assert "patched: httpx, openai, threading\n" in done.stdout
+    assert "patched: httpx, openai, threading\n" in completed.stdout
 
 
 @pytest.mark.usefixtures("working_folder")

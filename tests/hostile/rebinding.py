@@ -88,10 +88,10 @@ def read_by_rebinding(port: int, request: Mapping[str, object], folder: Path) ->
     chromium = f"chromium --headless=new --no-sandbox --disable-gpu --user-data-dir={folder}/profile"
     look = f"{chromium} --virtual-time-budget={BUDGET_MS} --dump-dom http://{NAME}:{port}/"
     shell = f"mount --bind {hosts} /etc/hosts && exec {look}"
-    done = subprocess.run(["unshare", "-m", "sh", "-c", shell], capture_output=True, text=True, timeout=180)
+    completed = subprocess.run(["unshare", "-m", "sh", "-c", shell], capture_output=True, text=True, timeout=180)
     stranger.join(timeout=120)
-    body_match = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
-    assert body_match, done.stdout + done.stderr
+    body_match = re.search(r"<body>(.*)</body>", completed.stdout, re.DOTALL)
+    assert body_match, completed.stdout + completed.stderr
     status, text = json.loads(html.unescape(body_match[1]))
     return status, text
 

@@ -143,10 +143,10 @@ REFUSED_STATEMENTS = [
 @pytest.mark.parametrize("statement", REFUSED_STATEMENTS)
 def test_a_reader_is_refused_what_is_not_reading(guarded: Guarded, reader: Client, statement: str) -> None:
     filled = statement.replace("{secret}", str(guarded.folder / "secret")).replace("{folder}", str(guarded.folder))
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         reader.command(filled)
-    assert PLANTED_SECRET not in str(caught.value)
-    assert caught.value.code in {READONLY, NOT_ALLOWED, 62, 36}, caught.value
+    assert PLANTED_SECRET not in str(refusal.value)
+    assert refusal.value.code in {READONLY, NOT_ALLOWED, 62, 36}, refusal.value
     assert not (guarded.folder / "out").exists()
 
 
@@ -175,20 +175,20 @@ print(*found)
 
 def test_no_function_that_a_reader_may_call_runs_a_text() -> None:
     """Every function of this engine is called with a text that opens a file if it is taken for SQL."""
-    done = subprocess.run([sys.executable, "-c", ASKING], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["arrayReduce"]
+    completed = subprocess.run([sys.executable, "-c", ASKING], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["arrayReduce"]
 
 
 @pytest.mark.parametrize(
     ("database", "table"), [("system", "processes"), ("default", "opened"), ("default", "no_such_table")]
 )
 def test_a_name_that_comes_as_a_parameter_is_checked_like_any_other(reader: Client, database: str, table: str) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         reader.query(
             "SELECT * FROM {database:Identifier}.{table:Identifier}",
             parameters={"database": database, "table": table},
         )
-    assert PLANTED_SECRET not in str(caught.value)
+    assert PLANTED_SECRET not in str(refusal.value)
 
 
 def test_the_tables_of_system_do_not_become_the_current_database(guarded: Guarded) -> None:
@@ -200,9 +200,9 @@ def test_the_tables_of_system_do_not_become_the_current_database(guarded: Guarde
 
 @pytest.mark.parametrize("statement", ["SELECT * FROM opened", "SELECT open_it(path) FROM places"])
 def test_a_view_or_a_function_of_the_owner_cannot_open_a_file_either(reader: Client, statement: str) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         reader.query(statement)
-    assert PLANTED_SECRET not in str(caught.value)
+    assert PLANTED_SECRET not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,10 @@ def test_the_process_cannot_open_what_lies_outside_its_data(guarded: Guarded, pa
     filled = path.replace("{secret}", str(guarded.folder / "secret")).replace("{home}", str(Path.home()))
     with guarded.client() as owner:
         for query in (f"SELECT file('{filled}')", f"SELECT * FROM file('{filled}', 'RawBLOB')"):
-            with pytest.raises(DatabaseError) as caught:
+            with pytest.raises(DatabaseError) as refusal:
                 owner.query(query)
-            assert PLANTED_SECRET not in str(caught.value)
-            assert guarded.password not in str(caught.value)
+            assert PLANTED_SECRET not in str(refusal.value)
+            assert guarded.password not in str(refusal.value)
         with pytest.raises(DatabaseError):
             owner.command(f"INSERT INTO FUNCTION file('{guarded.folder}/out.csv', 'CSV', 'x UInt8') VALUES (1)")
     assert not (guarded.folder / "out.csv").exists()

@@ -53,9 +53,9 @@ def test_a_long_piece_is_several_blocks() -> None:
 @pytest.mark.parametrize("encoding", ["lz4", "zstd", "gzip", "deflate"])
 @pytest.mark.parametrize("body", [b"not compressed at all", b"\x00"])
 def test_a_body_that_is_not_what_it_says_is_refused(encoding: str, body: bytes) -> None:
-    with pytest.raises(ClickHouseError) as caught:
+    with pytest.raises(ClickHouseError) as refusal:
         decompress(body, encoding, 10_000_000)
-    assert caught.value.code == 354
+    assert refusal.value.code == 354
 
 
 @pytest.mark.parametrize("encoding", ["lz4", "zstd", "gzip"])

@@ -48,9 +48,9 @@ def test_a_session_keeps_its_handle() -> None:
 def test_a_second_request_at_the_same_time_is_refused() -> None:
     sessions = Handles().sessions()
     with sessions.checkout("s"):
-        with pytest.raises(ClickHouseError) as caught, sessions.checkout("s"):
+        with pytest.raises(ClickHouseError) as refusal, sessions.checkout("s"):
             pass
-        assert caught.value.code == 373
+        assert refusal.value.code == 373
     with sessions.checkout("s"):
         pass
 

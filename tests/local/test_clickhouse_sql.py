@@ -85,9 +85,9 @@ def test_the_format_of_an_answer_is_the_one_the_statement_names(sql: bytes, name
     ],
 )
 def test_what_would_harm_this_process_is_refused(sql: bytes, code: int) -> None:
-    with pytest.raises(ClickHouseError) as caught:
+    with pytest.raises(ClickHouseError) as refusal:
         refuse_unservable(sql)
-    assert caught.value.code == code
+    assert refusal.value.code == code
 
 
 @pytest.mark.parametrize(

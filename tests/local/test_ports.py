@@ -18,9 +18,9 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken_port: int) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as refusal:
         require_free(taken_port, service="kafka", setting="kafka_port")
-    message = str(caught.value)
+    message = str(refusal.value)
     assert f"port {taken_port} for kafka is already in use" in message
     assert f"process {os.getpid()} (" in message
     assert listener_of(taken_port) == os.getpid()

@@ -79,10 +79,10 @@ def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSett
         services = (web_service("a", find_free_port()), web_service("b", server.server_port, setting="b_port"))
         with pytest.raises(ConfigurationError, match="for b is already in use"):
             require_startable(settings, services)
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(ConfigurationError) as refusal:
             up(settings, services)
-        assert f"port {server.server_port} for b is already in use by process {os.getpid()}" in str(caught.value)
-        assert "`stack: b_port:`" in str(caught.value)
+        assert f"port {server.server_port} for b is already in use by process {os.getpid()}" in str(refusal.value)
+        assert "`stack: b_port:`" in str(refusal.value)
         assert [s.state for s in status(settings, services)] == ["stopped", "port in use"]
         assert down(settings) == ()
         assert not settings.secrets_dir.exists()
@@ -94,9 +94,9 @@ def test_a_port_that_another_stack_uses_is_named_with_that_stacks_folder(
     other, service = StackSettings(data_dir=tmp_path / "other"), web_service("a", find_free_port())
     up(other, (service,))
     try:
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(ConfigurationError) as refusal:
             require_startable(settings, (service,))
-        assert f"of the local stack in {other.data_dir}; end that stack by `rollbus down`" in str(caught.value)
+        assert f"of the local stack in {other.data_dir}; end that stack by `rollbus down`" in str(refusal.value)
         (row_of_service,) = status(settings, (service,))
         assert f"of the local stack in {other.data_dir}, which `up` did not start here" in row_of_service.detail
     finally:
@@ -236,12 +236,12 @@ def test_two_at_once_are_refused(settings: StackSettings) -> None:
     refused: list[str] = []
 
     def second() -> None:
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(ConfigurationError) as refusal:
             up(settings, ())
-        refused.append(str(caught.value))
-        with pytest.raises(ConfigurationError) as caught:
+        refused.append(str(refusal.value))
+        with pytest.raises(ConfigurationError) as refusal:
             down(settings)
-        refused.append(str(caught.value))
+        refused.append(str(refusal.value))
 
     with state.hold_run_dir(settings.run_dir):
         thread = threading.Thread(target=second)

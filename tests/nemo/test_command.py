@@ -280,5 +280,5 @@ result = CliRunner().invoke(rollbus, ["finetune", "--config_file", {str(write_pl
 print("has no type 'test_ask'" in result.output, "nat" in sys.modules, {{"art", "torch"}} & set(sys.modules))
 """
     command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False", "True True set()"]
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines() == ["False", "True True set()"]

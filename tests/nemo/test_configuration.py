@@ -124,9 +124,9 @@ def test_an_override_reaches_its_section(key: str, text: str, value: Any) -> Non
 def test_a_mistake_is_named_with_what_was_meant(old: str, new: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yml"
     path.write_text((GUIDES / "art.yml").read_text().replace(old, new, 1))
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as refusal:
         load(path)
-    assert message in str(caught.value)
+    assert message in str(refusal.value)
 
 
 def test_a_key_that_a_users_own_class_would_pass_over_is_a_mistake(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_every_field_of_arts_trainer_arguments_is_used_or_refused_by_name(tmp_pa
     path.write_text((GUIDES / "art.yml").read_text().replace("learning_rate:", "warmup_steps: 5\n      learning_rate:"))
     line = path.read_text().splitlines().index("      warmup_steps: 5") + 1
     adapter = "trainer_adapters.art_adapter.training"
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError) as refusal:
         load_plan(path, [(f"{adapter}.max_steps", "9")])
-    first, *mistakes = str(caught.value).splitlines()
+    first, *mistakes = str(refusal.value).splitlines()
     assert first.startswith("2 mistake(s)")
     assert mistakes == [
         f"  line {line}: {adapter}.warmup_steps: is not used here; instead: nothing: the rate is constant",
@@ -182,9 +182,9 @@ def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
 
 def test_an_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRAINING_API_KEY")
-    with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set") as raised:
+    with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set") as refusal:
         load(GUIDES / "extending.yml")
-    assert len(str(raised.value).splitlines()) == 2, "it makes no other mistakes"
+    assert len(str(refusal.value).splitlines()) == 2, "it makes no other mistakes"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_nat_finetune_reads_under_its_trainer_is_read_here_too(tmp_path: Pa
 
 
 def test_a_mistake_under_the_trainer_is_reported_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(ConfigurationError) as refusal:
         load_plan(with_bus(tmp_path, group_per_step=6))
-    assert str(raised.value).count("group_per_step") == 1, raised.value
-    assert "did you mean 'groups_per_step'?" in str(raised.value)
+    assert str(refusal.value).count("group_per_step") == 1, refusal.value
+    assert "did you mean 'groups_per_step'?" in str(refusal.value)

@@ -178,6 +178,6 @@ async def test_a_job_that_the_customizer_fails_ends_the_run_with_its_message(tmp
     with service.serve_customizer() as url:
         plan = read(tmp_path, dpo_document(tmp_path, url))
         async with opened(plan, memory_bus(plan), Endpoint()) as components:
-            with pytest.raises(RunStoppedError, match="failed: Status: failed") as caught:
+            with pytest.raises(RunStoppedError, match="failed: Status: failed") as refusal:
                 await run_epochs(components)
-    assert not re.search(r"\n", str(caught.value))
+    assert not re.search(r"\n", str(refusal.value))

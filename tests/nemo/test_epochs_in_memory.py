@@ -116,11 +116,13 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}, workflow=raise_kill)
     config = read(tmp_path, plain)
     bus, endpoint = memory_bus(config), Endpoint()
-    with pytest.raises(BaseException) as caught:  # noqa: PT011
+    with pytest.raises(BaseException) as refusal:  # noqa: PT011
         async with opened(config, bus, endpoint) as components:
             await run_epochs(components, 2)
     assert (
-        caught.group_contains(KillError) if isinstance(caught.value, BaseExceptionGroup) else caught.type is KillError
+        refusal.group_contains(KillError)
+        if isinstance(refusal.value, BaseExceptionGroup)
+        else refusal.type is KillError
     )
     WORKFLOWS["killed"] = ask
     async with opened(config, bus, endpoint, resume=True) as components:

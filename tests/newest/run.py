@@ -24,9 +24,9 @@ def uv(*arguments: str) -> None:
     """Run uv; raises with what it says where it fails."""
     command = [str(Path(sys.executable).parent / "uv"), *arguments]
     environment = {**os.environ, "VIRTUAL_ENV": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-500:])
+    completed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if completed.returncode:
+        raise RuntimeError(completed.stderr.strip()[-500:])
 
 
 def install(name: str) -> Path:
@@ -44,12 +44,12 @@ def try_framework(name: str) -> tuple[str, list[str]]:
     try:
         command = [str(install(name)), "-W", "ignore", "-m", "tests.newest.try_program", name]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_AGENTS_DISABLE_TRACING": "0"}
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
-        if done.returncode:
-            return "?", [(done.stderr.strip().splitlines() or ["?"])[-1]]
-        result = json.loads(done.stdout.splitlines()[-1])
+        if completed.returncode:
+            return "?", [(completed.stderr.strip().splitlines() or ["?"])[-1]]
+        result = json.loads(completed.stdout.splitlines()[-1])
         return result["version"], result["faults"]
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return "?", [str(error)]

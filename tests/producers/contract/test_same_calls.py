@@ -51,8 +51,8 @@ choices, which are turns that say so.
 @pytest.mark.parametrize("door", ["wrap", "instrument", "openinference", "openai-v2", "langfuse"])
 def test_the_same_calls_are_read_the_same(door: str) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.producers.contract.play", door]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    readings = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    readings = json.loads(completed.stdout.splitlines()[-1])
     assert list(readings) == list(CASES)
     assert readings == {**EXPECTED_READINGS, **LOST_FIELDS.get(door, {})}

@@ -96,8 +96,8 @@ IMPORTED_BY_THREADS = """
 def test_no_thread_of_ours_imports_for_that_can_change_what_the_application_sees(tmp_path: Path) -> None:
     """A Protocol of an Iterable that a thread defined made `isinstance(None, Iterable)` true for good, in one of some
     thousand runs of an example; and a child that was forked meanwhile waited for the module for ever."""
-    done = run_program(IMPORTED_BY_THREADS, tmp_path)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    completed = run_program(IMPORTED_BY_THREADS, tmp_path)
+    assert (completed.returncode, completed.stdout.split()) == (0, []), completed.stderr
 
 
 TERMINATED_PROGRAM = """

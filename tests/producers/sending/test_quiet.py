@@ -23,8 +23,8 @@ def test_an_absent_broker_is_logged_in_two_lines_with_a_count() -> None:
     with socket.socket() as taken:  # bound, and listening to nobody
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run_program(PROGRAM, address)
-    unavailable, other, lost = done.stderr.splitlines()
+        completed = run_program(PROGRAM, address)
+    unavailable, other, lost = completed.stderr.splitlines()
     assert "events wait in memory, their sink is unavailable" in unavailable
     assert "of another client" in other
     assert "rollbus: 4 records (events, and the recorder's reports on them) were not delivered" in lost

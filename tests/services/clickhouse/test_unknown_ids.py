@@ -66,9 +66,9 @@ def ask(name: str, *values: str) -> Answer:
 def ask_installed(folder: Path, name: str, *values: str) -> Answer:
     """Ask it by the console script, from the folder of the settings; leave out what a slow machine adds."""
     command = [ROLLBUS, *make_words(name, values)]
-    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, timeout=120)
-    lines = [line for line in done.stderr.splitlines(keepends=True) if not line.endswith(" s so far\n")]
-    return Answer(done.returncode, done.stdout, "".join(lines))
+    completed = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, timeout=120)
+    lines = [line for line in completed.stderr.splitlines(keepends=True) if not line.endswith(" s so far\n")]
+    return Answer(completed.returncode, completed.stdout, "".join(lines))
 
 
 def test_an_episode_is_found_by_the_name_that_its_agent_gave_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,15 +26,15 @@ def test_every_zone_gives_the_same_times_and_names_utc(clickhouse: tuple[str, in
     answers: dict[str, dict[str, Any]] = {}
     for number, zone in enumerate(ZONES):
         command = [sys.executable, "-m", "tests.services.clickhouse.in_zone", settings.host, str(settings.port)]
-        done = subprocess.run(
+        completed = subprocess.run(
             [*command, settings.database, f"zone{number}.", str(tmp_path / str(number))],
             env={**os.environ, "TZ": zone},
             cwd=ROOT,
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr[-4000:]
-        answers[zone] = json.loads(done.stdout)
+        assert completed.returncode == 0, completed.stderr[-4000:]
+        answers[zone] = json.loads(completed.stdout)
     ((stamp, at, text),) = answers["UTC"]["sql"]
     start = datetime.fromtimestamp(START_MS / 1000, UTC)
     assert (stamp, datetime.fromisoformat(at)) == (START_MS, start), "the text of a time names its zone"

@@ -103,9 +103,9 @@ def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_pat
 def test_a_filter_that_matches_nothing_is_refused_with_what_there_is(
     client: ClickHouse, tmp_path: Path, kind: Any
 ) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as refusal:
         export(client, request_of(kind=kind, where="task = 'chess'"), tmp_path / "out")
-    assert str(refused.value) == (
+    assert str(refusal.value) == (
         "nothing was exported: no trajectory matches \"task = 'chess'\"; namespace 'rollbus.' has 5: tasks play; "
         "rewards from 0 to 1, 0 without one"
     )

@@ -109,16 +109,16 @@ def test_a_long_bound_value_travels_as_a_form(client: Client) -> None:
     ],
 )
 def test_errors_carry_the_code_of_their_cause(client: Client, statement: str, code: int) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         client.command(statement)
-    assert caught.value.code == code
+    assert refusal.value.code == code
     assert count(client) == (0, 0)
 
 
 def test_a_broken_block_inserts_nothing(client: Client) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         client.raw_insert("numbers", insert_block=b'{"id":1,"name":"a"}\n{"id": broken', fmt="JSONEachRow")
-    assert caught.value.code == 27
+    assert refusal.value.code == 27
     assert count(client) == (0, 0)
 
 
@@ -128,9 +128,9 @@ def test_results_stream_in_blocks(client: Client) -> None:
 
 
 def test_a_read_only_request_leaves_the_session_writable(client: Client) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         client.command("INSERT INTO numbers VALUES (1, 'a')", settings={"readonly": 1})
-    assert caught.value.code == 164
+    assert refusal.value.code == 164
     client.command("INSERT INTO numbers VALUES (1, 'a')")
     assert count(client) == (1, 1)
 
@@ -191,9 +191,9 @@ async def test_the_async_client_inserts_reads_and_fails_alike(client: Client, as
     await async_client.insert("numbers", [[i, str(i)] for i in range(1000)], column_names=["id", "name"])
     result = await async_client.query("SELECT sum(id) FROM numbers WHERE id >= {low:UInt32}", parameters={"low": 500})
     assert result.result_rows == [(sum(range(500, 1000)),)]
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         await async_client.command("SELECT * FROM nowhere")
-    assert caught.value.code == 60
+    assert refusal.value.code == 60
     counts = await asyncio.gather(*(async_client.query("SELECT count() FROM numbers") for _ in range(8)))
     assert {count.result_rows[0][0] for count in counts} == {1000}
     long = await async_client.query("SELECT length({text:String})", parameters={"text": "y" * 50_000})
@@ -201,8 +201,8 @@ async def test_the_async_client_inserts_reads_and_fails_alike(client: Client, as
 
 
 def test_a_get_request_must_not_write(clickhouse: Address, client: Client, database: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
+    with pytest.raises(urllib.error.HTTPError) as refusal:
         urllib.request.urlopen(f"http://{clickhouse[0]}:{clickhouse[1]}/?query=DROP+TABLE+{database}.numbers")
-    with caught.value as answer:
+    with refusal.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] == "164"
     assert count(client) == (0, 0)

@@ -34,17 +34,17 @@ def reader(guarded: Guarded) -> Iterator[Client]:
 
 
 def code_of(client: Client, statement: str, **options: object) -> int | None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         client.command(statement, **options)  # type: ignore[arg-type]
-    return caught.value.code
+    return refusal.value.code
 
 
 @pytest.mark.parametrize("user", ["default", "readonly", "somebody"])
 @pytest.mark.parametrize("password", ["", "wrong", "owner's secre"])
 def test_an_unknown_user_or_a_wrong_password_is_refused(guarded: Guarded, user: str, password: str) -> None:
-    with pytest.raises(DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as refusal:
         guarded.client(user, password)
-    assert caught.value.code == 516
+    assert refusal.value.code == 516
 
 
 def test_the_passwords_of_the_two_users_are_not_exchanged(guarded: Guarded) -> None:
@@ -141,9 +141,9 @@ def test_a_question_gone_wrong_ends_before_it_takes_the_machine(reader: Client, 
 @pytest.mark.parametrize("name", ["readonly", "max_memory_usage", "max_execution_time", "max_result_rows"])
 def test_the_limits_cannot_be_changed_by_the_address(guarded: Guarded, name: str) -> None:
     given = urlencode({"user": "readonly", "password": guarded.reader_password, name: "0", "query": "SELECT 1"})
-    with pytest.raises(HTTPError) as caught:
+    with pytest.raises(HTTPError) as refusal:
         urlopen(f"{guarded.url}?{given}")
-    with caught.value as answer:
+    with refusal.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] == str(READONLY)
 
 
@@ -155,9 +155,9 @@ def test_a_limit_can_be_made_tighter_for_one_request(guarded: Guarded) -> None:
             with urlopen(url) as answer:
                 assert len(answer.read().split()) == rows
         else:
-            with pytest.raises(HTTPError) as caught:
+            with pytest.raises(HTTPError) as refusal:
                 urlopen(url)
-            caught.value.close()
+            refusal.value.close()
 
 
 @pytest.mark.parametrize("setting", ["max_threads=1", "max_execution_time=60", "date_time_output_format=iso"])
@@ -186,9 +186,9 @@ def take_every_place(endpoint: Guarded) -> list[socket.socket]:
 def test_only_so_many_statements_of_the_reader_run_at_once(tmp_path: Path) -> None:
     with running_endpoint(Guarded(find_free_port(), tmp_path, send_s=600.0)) as endpoint:
         standing = take_every_place(endpoint)
-        with pytest.raises(HTTPError) as caught:
+        with pytest.raises(HTTPError) as refusal:
             urlopen(f"{endpoint.url}?{login_of(endpoint)}&query=SELECT+1")
-        with caught.value as refused:
+        with refusal.value as refused:
             assert refused.headers["X-ClickHouse-Exception-Code"] == "202"
         with endpoint.client() as owner:
             assert owner.command("SELECT 1") == 1
@@ -228,9 +228,9 @@ def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, 
     text = b"SELECT 1 --" + b"x" * 30_000_000
     headers = {} if encoding is None else {"Content-Encoding": encoding}
     http_request = Request(f"{guarded.url}?{given}", text if encoding is None else gzip.compress(text), headers)
-    with pytest.raises(HTTPError) as caught:
+    with pytest.raises(HTTPError) as refusal:
         urlopen(http_request)
-    with caught.value as answer:
+    with refusal.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] in {"307", "354"}
     with guarded.client() as owner:
         assert owner.command("SELECT 1") == 1
@@ -238,7 +238,7 @@ def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, 
 
 def test_nothing_is_unpacked_for_a_stranger(guarded: Guarded) -> None:
     http_request = Request(guarded.url, b"no gzip at all", {"Content-Encoding": "gzip"})
-    with pytest.raises(HTTPError) as caught:
+    with pytest.raises(HTTPError) as refusal:
         urlopen(http_request)
-    with caught.value as answer:
+    with refusal.value as answer:
         assert answer.headers["X-ClickHouse-Exception-Code"] == "516", "and not that it cannot be unpacked"

@@ -167,14 +167,14 @@ async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, to
 
 def run(program: str, *arguments: str, ends_with: int = 0) -> None:
     """Run a program of its own that records; its stderr must stay empty."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == ends_with, done.stderr
-    assert done.stderr == ""
+    assert completed.returncode == ends_with, completed.stderr
+    assert completed.stderr == ""
 
 
 async def test_a_script_that_simply_ends_has_sent_everything(kafka: str, topics: str) -> None:
@@ -255,8 +255,8 @@ def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_co
             time.sleep(0.01)
     """
     command = [sys.executable, "-c", textwrap.dedent(program), kafka, namespace]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    unavailable, lost = done.stderr.splitlines()
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    unavailable, lost = completed.stderr.splitlines()
     missing = f"topic {namespace}episode-events does not exist on {kafka}; create it with `rollbus topics create`"
     assert f"rollbus: events wait in memory, their sink is unavailable: UnavailableError('{missing}" in unavailable
     assert "rollbus: 5 records (events, and the recorder's reports on them) were not delivered" in lost

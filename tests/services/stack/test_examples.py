@@ -81,11 +81,11 @@ async def test_an_example_records_trainable_turns_tools_and_a_reward(
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     command = [str(install / "python"), str(EXAMPLES / framework / "agent.py")]
-    done = await asyncio.to_thread(
+    completed = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=400
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(scripted.final)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith(scripted.final)
     events = await events_of(kafka, topics)
     assert_sampled(scripted, [event for event in events if isinstance(event, TurnRecorded)])
     assert [event.name for event in events if isinstance(event, ToolCalled)] == ["stock"]

@@ -187,9 +187,9 @@ async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_a
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     lengths = []
     for partition in range(1, 4):
-        with pytest.raises(UnavailableError) as caught:
+        with pytest.raises(UnavailableError) as refusal:
             await commit(session, partition, 6)
-        lengths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+        lengths.append(len(list(traceback.walk_tb(refusal.value.__traceback__))))
     assert len(set(lengths)) == 1
 
 

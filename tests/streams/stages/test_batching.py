@@ -78,7 +78,7 @@ def test_without_settings_a_short_batch_is_cut_after_ten_minutes() -> None:
     assert [named(batch) for batch in batches(stepper.tick(1))] == [["g0"]]
 
 
-def test_late_rewards_slow_the_expected_steps() -> None:
+def test_steps_are_no_quicker_than_rewards_that_come_late() -> None:
     stepper = batching(groups_per_step=1, max_off_policy_steps=2)
     stepper.tick(100)
     started_ms = make_tick(0).stream_time_ms
@@ -229,7 +229,7 @@ def test_members_in_groups_of_others_count_as_their_principals_turn() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30))
-def test_turns_order_all_groups_and_keep_the_order_within_a_principal(principals: list[str]) -> None:
+def test_turns_are_an_order_of_all_groups_and_of_one_principal_that_of_waiting(principals: list[str]) -> None:
     groups = [recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]
     turns = list(take_turns(groups))
     assert sorted(turns) == list(range(len(groups)))
@@ -241,7 +241,7 @@ def test_turns_order_all_groups_and_keep_the_order_within_a_principal(principals
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=6, max_size=30), st.integers(min_value=1, max_value=6))
-def test_no_principal_takes_the_place_of_one_that_waits(principals: list[str], places: int) -> None:
+def test_none_has_more_of_a_batch_than_another_whose_groups_still_wait(principals: list[str], places: int) -> None:
     turns = list(take_turns([recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]))
     taken = Counter(principals[place] for place in turns[:places])
     waiting = {principals[place] for place in turns[places:]}

@@ -30,6 +30,24 @@ with Supervisor(log_dir=Path(sys.argv[1])) as supervisor:
     time.sleep(60)
 """
 
+EVALUATING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from rollbus.local.process.supervisor import Supervisor
+from rollbus.trainer.settings import PlayLimits
+from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.validation.playing import play_tasks
+
+async def agent(task, context):
+    print("asked", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
+
+with Supervisor(log_dir=Path(sys.argv[1])):
+    task = EvaluationTask(0, "example", 0, 0)
+    asyncio.run(play_tasks(agent, [task], EvaluationContext("agent@0", ""), limits=PlayLimits()))
+"""
+
 
 def sleeper(name: str, seconds: float = 60) -> Service:
     return Service(
@@ -115,3 +133,10 @@ def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signal
     for identity in identities:
         assert identity is not None
         until_gone(identity)
+
+
+def test_a_signal_that_comes_while_an_agent_runs_is_not_taken_for_a_failure_of_the_agent(tmp_path: Path) -> None:
+    program = subprocess.run(
+        [sys.executable, "-c", EVALUATING, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert (program.stdout, program.returncode) == ("asked\n", 128 + signal.SIGTERM), program.stderr

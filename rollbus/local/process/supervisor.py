@@ -10,6 +10,7 @@ SIGINT, SIGTERM and SIGHUP end the block, and the block ends every service, the 
 ends them too, through the kernel (`tether`). Use it in the main thread.
 """
 
+import asyncio
 import logging
 import os
 import signal
@@ -116,9 +117,22 @@ class Supervisor:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    """Raise SystemExit: at once, or in a running loop between two steps of its tasks.
+
+    Within a step it would be raised in whatever runs, such as an agent whose errors of every kind are tried again.
+    """
     # written past the buffer, in which the signal may have come; what the main thread waits for may take seconds
     os.write(STDERR, f"{signal.Signals(number).name}: ending\n".encode())
-    raise SystemExit(128 + number)
+    ending = SystemExit(128 + number)
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise ending from None
+    loop.call_soon_threadsafe(_raise, ending)
+
+
+def _raise(ending: SystemExit) -> None:
+    raise ending
 
 
 @contextmanager

@@ -18,7 +18,7 @@ TOPIC_HOLDS = {
     "episode-events": ALL,
     "aliases": "aliases, comments",
     "trajectories": ALL,
-    "scores": "ids, rewards, labels, errors of reward functions",
+    "scores": "ids, rewards, labels, errors of reward functions, hints of judges",
     "closed-groups": IDS,
     "resample-requests": "the first messages of a conversation",
     "run-log": IDS,
@@ -60,7 +60,9 @@ class DataPlace:
 
 ELSEWHERE = (
     DataPlace("art-server's journal", IDS, "cannot", "after a crash it tells which batch was trained"),
-    DataPlace("art-server's batch on disk", "token ids, log-probs", "removed", "after each update, and at each start"),
+    DataPlace(
+        "art-server's batch on disk", "token ids, log-probs, hints", "removed", "after each update, and at each start"
+    ),
     DataPlace("dead letters that name no episode", "bytes as they came", "cannot", "nothing says whose they are"),
     DataPlace("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
     DataPlace(

@@ -1,4 +1,4 @@
-"""Locations → the trajectories that stand there, or later revisions of their rewards, by assign and seek.
+"""Locations → the trajectories that are there, later revisions of their rewards, or scores, by assign and seek.
 
 Stages that ask somebody about whole trajectories, replays and the trainer read by it. What retention removed, what an
 aborted transaction left and what is no trajectory is missing from the answer; a broker that does not answer is an
@@ -17,14 +17,14 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.reading import POLL_MS, SHORT_WAIT_MS
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.namespaces import RESTORED
-from rollbus.schemas.records.trajectories import Location, RewardRevised, Trajectory
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import topic_of
 
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""
 FETCH_TIMEOUT_S = 60.0
 
-RecordT = TypeVar("RecordT", Trajectory, RewardRevised)
+RecordT = TypeVar("RecordT", Trajectory, RewardRevised, Score)
 
 
 class KafkaPayload:
@@ -44,6 +44,10 @@ class KafkaPayload:
     async def fetch_revisions(self, locations: Collection[Location]) -> Mapping[Location, RewardRevised]:
         """Return the revisions of rewards found; UnavailableError as above."""
         return await self._fetch(locations, RewardRevised)
+
+    async def fetch_scores(self, locations: Collection[Location]) -> Mapping[Location, Score]:
+        """Return the scores found; UnavailableError as above."""
+        return await self._fetch(locations, Score)
 
     async def _fetch(self, locations: Collection[Location], kind: type[RecordT]) -> dict[Location, RecordT]:
         offsets_by_partition: dict[TopicPartition, set[int]] = defaultdict(set)

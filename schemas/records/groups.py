@@ -42,10 +42,12 @@ class GroupMember:
     is their mean."""
 
     hints: Mapping[str, str] = field(default_factory=dict)
-    """By event id of a turn after which a hint was given: event id of the report that has the words, empty if the
-    trajectory has them. The words are in the time-limited topics alone."""
+    """By event id of a turn after which a hint was given: event id of the report that has the user's words, empty if
+    the trajectory has them. The words are in the time-limited topics alone."""
     revised_at: Location | None = None
     """Of the `RewardRevised` with these reports; None if there are no hints, or the trajectory has them."""
+    hints_at: Location | None = None
+    """Of the `Score` with hints in a judge's own words, which come before the user's; None if there are none."""
 
     @property
     def advantages(self) -> tuple[float, ...]:

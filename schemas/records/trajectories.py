@@ -141,6 +141,9 @@ class TurnReward:
     """The report that was read; empty where the trajectory itself has the words."""
     is_hint: bool = False
     """True if what was said after the turn may help to answer better: a correction, not thanks."""
+    hint: str = ""
+    """The component's own words on how to answer better, as a judge writes them; empty where the user's words are the
+    hint, or nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,3 +288,5 @@ class Score:
     """What components say of its turns, also where that is unclear."""
     revised_at: Location | None = None
     """Of the `RewardRevised` that led to this revision; None for the first score."""
+    hints_at: Location | None = None
+    """Of this record, where grouping keeps it without the words of its hints; always None in the topic."""

@@ -19,6 +19,8 @@ Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[st
 
 LARGEST = 1e30
 """Of a reward and of a score: squares of such numbers and sums of those stay finite, also in a trainer's float32."""
+MOST_HINT_CHARACTERS = 400
+"""Of a component's own words on how to answer better: two or three sentences. A score has up to 20 of them."""
 
 
 def computable(number: float) -> bool:
@@ -48,6 +50,12 @@ class TurnValues:
     turns: tuple[TurnReward, ...]
     total: float | None = None
     """What the trajectory is worth; None if there is nothing to say yet."""
+
+
+def plain_hint(hint: str) -> str:
+    """Return a hint as one line of at most MOST_HINT_CHARACTERS, without characters that are not for reading."""
+    shown = "".join(character if character.isprintable() else " " for character in hint)
+    return " ".join(shown.split())[:MOST_HINT_CHARACTERS].strip()
 
 
 def averaged(turns: Iterable[TurnReward]) -> TurnValues:

@@ -220,6 +220,15 @@ class TrainerLogContract:
         assert dict(await log.fetch([])) == {}
         await log.close()
 
+    async def test_scores_are_found_by_location_where_they_are_scores(self, world: LogWorld) -> None:
+        (payload_at,) = await world.append(TRAJECTORIES, "hint", make_payload("t1"))
+        score_at, other_at = await world.append(SCORES, "hint", make_score("t1", 0.5), make_score("t2"))
+        log = world.log()
+        await log.open()
+        assert dict(await log.fetch_scores([score_at, payload_at])) == {score_at: make_score("t1", 0.5)}
+        assert dict(await log.fetch([score_at, other_at])) == {}
+        await log.close()
+
     async def test_payload_that_retention_removed_is_missing_and_the_rest_is_found(self, world: LogWorld) -> None:
         locations = await world.append(TRAJECTORIES, "hint", *(make_payload(f"t{number}") for number in range(3)))
         await world.expire(locations[0])

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ from rollbus.streams.kafka.topics import topic_specs
 from tests.console import ROLLBUS
 from tests.hostile.at_rest import files_with, remove_replaced_parts
 from tests.producers.openai_server import Server, completion
+from tests.services.judges import RepeatingJudge
 from tests.services.stack.test_whole_loop import Processes, running_processes
 from tests.services.streams.fixtures import send
+from tests.web import serve
 
 pytestmark = pytest.mark.services
 
@@ -55,6 +58,8 @@ QUICK = {
 }
 """Kafka's minutes between two looks, in half a second, and 64 KiB for each index: it sets 10 MB of zeros aside, which
 every search would read."""
+HINTING = {"type": "next_turn_judge", "name": "next", "weight": 0.0, "options": {"hint": "judge"}}
+"""A judge that is only measured, but whose hints are written down."""
 OUTCOMES = ("removed:", "expires by", "cannot:")
 HASTE = 10_000
 """The changelogs' hours, as many times as short."""
@@ -70,11 +75,19 @@ class Stack:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, namespace: str) -> Iterator[Stack]:
+def judging() -> Iterator[ExitStack]:
+    """What ends after the stack."""
+    with ExitStack() as servers:
+        yield servers
+
+
+@pytest.fixture
+def stack(tmp_path: Path, namespace: str, judging: ExitStack) -> Iterator[Stack]:
     """A broker and a ClickHouse of its own."""
     kafka = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(),
                           changes=QUICK)  # fmt: skip
     port = find_free_port()
+    judge_url = judging.enter_context(serve(RepeatingJudge))
     services = [run(kafka, tmp_path), run(clickhouse_service(folder=tmp_path / "clickhouse", port=port), tmp_path)]
     path = tmp_path / "rollbus.yaml"
     run_section = {"run_id": "main", "grouping": {"group_size": GROUP_SIZE},
@@ -86,6 +99,8 @@ def stack(tmp_path: Path, namespace: str) -> Iterator[Stack]:
                 "kafka": {"bootstrap_servers": kafka.address},
                 "worker": {"event_partitions": 1, "tick_interval_ms": 200},
                 "runs": [run_section],
+                "scoring": {"rewards": [{"type": "feedback", "name": "reward", "options": {"report": "*"}}, HINTING]},
+                "judge": {"base_url": f"{judge_url}/v1", "model": "judge"},
                 "trainer": {"backend": {"type": "memory"}},
                 "clickhouse": {"host": HOST, "port": port},
                 "sink": {"linger_ms": 100},
@@ -128,6 +143,7 @@ async def say(recorder: rollbus.Recorder, client: Any, marker: str, who: str, at
         episode.tool("look_up", arguments={"who": marker}, result=f"found {marker}", error=f"but {marker}")
         episode.alias(f"order-{who}-{attempt}")
         episode.reward(float(attempt), comment=f"said by {marker}")
+    recorder.feedback(episode.id, signal="reply", comment=f"no, {marker}")
     recorder.feedback(episode.id, reward=0.5, name="thumbs", comment=f"thanks, {marker}")
     recorder.feedback(alias=f"order-{who}-{attempt}", reward=0.5, name="stars", comment=f"bye, {marker}")
 
@@ -166,7 +182,8 @@ def outcomes_in(output: str) -> dict[str, str]:
 KAFKA_HAS = ("episode-events", "aliases", "trajectories", "scores", "dead-letters", "assembly.changelog")
 REMAINING_PLACES = {"spool folders of producers", "exports, outputs of finetune runs", "Kafka, replay again"}
 """What the command cannot remove."""
-COUNTS = "SELECT (SELECT count() FROM step_members), (SELECT count() FROM dead_letters)"
+COUNTS = """SELECT (SELECT count() FROM step_members), (SELECT count() FROM dead_letters),
+    (SELECT uniqExact(episode_id) FROM turn_rewards WHERE hint LIKE '%Zq7-marker%')"""
 PLACE_OF_FOLDER = {
     "spool": "spool folders of producers",
     "exports": "exports, outputs of finetune runs",
@@ -222,10 +239,11 @@ async def fill(stack: Stack, processes: Processes) -> None:
     async def missing() -> str:
         processes.require_alive()
         try:
-            ((members, letters),) = ask(stack.settings.clickhouse, COUNTS).rows
+            ((members, letters, hinted),) = ask(stack.settings.clickhouse, COUNTS).rows
         except RejectedError as error:  # the sink has not made its tables yet
             return str(error)
-        return "" if members >= 2 * GROUP_SIZE and letters >= len(junk) else f"{members=} {letters=}"
+        is_all = members >= 2 * GROUP_SIZE and letters >= len(junk) and hinted == 2 * GROUP_SIZE
+        return "" if is_all else f"{members=} {letters=} {hinted=}"
 
     await until_none(missing)
     await command(stack, "export", "trajectories", "exports", "--tokens")

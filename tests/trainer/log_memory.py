@@ -139,6 +139,10 @@ class MemoryLog:
         """Return what is still there."""
         return {location: record for location, record in self._records(locations) if isinstance(record, RewardRevised)}
 
+    async def fetch_scores(self, locations: Collection[Location]) -> Mapping[Location, Score]:
+        """Return what is still there."""
+        return {location: record for location, record in self._records(locations) if isinstance(record, Score)}
+
     def _records(self, locations: Collection[Location]) -> Iterator[tuple[Location, Any]]:
         for location in locations:
             log = self._broker.topics.get(location.topic.rpartition(".")[2], [])

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import Evaluation, PolicyVersion
-from rollbus.schemas.records.trajectories import Location, RewardRevised, Trajectory
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, POLICY_VERSIONS, RUN_LOG, Topic
 from rollbus.trainer.ledger.ledger import LedgerRecord
 from rollbus.trainer.validation.evaluation import evaluation_key
@@ -97,6 +97,10 @@ class TrainerLog(Protocol):
 
     async def fetch_revisions(self, locations: Collection[Location]) -> Mapping[Location, RewardRevised]:
         """The revisions of rewards at these locations, likewise."""
+        ...
+
+    async def fetch_scores(self, locations: Collection[Location]) -> Mapping[Location, Score]:
+        """The scores at these locations, likewise."""
         ...
 
     async def excluded_episodes(self) -> Collection[str]:

@@ -32,7 +32,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.schemas.records.trajectories import Location, RewardRevised, Trajectory
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import (
     BATCHES,
     DEAD_LETTERS,
@@ -206,6 +206,10 @@ class KafkaTrainerLog:
     async def fetch_revisions(self, locations: Collection[Location]) -> Mapping[Location, RewardRevised]:
         """Read revisions of rewards by location."""
         return await self._payload.fetch_revisions(locations)
+
+    async def fetch_scores(self, locations: Collection[Location]) -> Mapping[Location, Score]:
+        """Read scores by location."""
+        return await self._payload.fetch_scores(locations)
 
     async def excluded_episodes(self) -> Collection[str]:
         """Read on in `scores` and in the list of exclusions."""

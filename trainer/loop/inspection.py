@@ -31,7 +31,8 @@ class Inspected:
     turn_ids: tuple[str, ...] = ()
     """Event ids of these turns, in their order."""
     hints: Mapping[str, str] = field(default_factory=dict)
-    """By event id of the turn: what would have helped there, in a user's words; only where hints are learned from."""
+    """By event id of the turn: what would have helped there, in a user's or a judge's words; only where hints are
+    learned from."""
 
 
 def inspect(payload: Trajectory) -> Inspected:

@@ -249,12 +249,18 @@ async def _load_payloads(context: StepContext, batch: TrainingBatch, *, keep: bo
             payloads[trajectory_id] = inspected
     if context.settings.train.distill is None:
         return payloads
-    places = {member.revised_at for member in members.values() if member.revised_at is not None}
-    revisions = await context.log.fetch_revisions(places) if places else {}
+    revised_at = {trajectory_id: member.revised_at for trajectory_id, member in members.items() if member.revised_at}
+    hints_at = {trajectory_id: member.hints_at for trajectory_id, member in members.items() if member.hints_at}
+    revisions = await context.log.fetch_revisions(set(revised_at.values())) if revised_at else {}
+    scores = await context.log.fetch_scores(set(hints_at.values())) if hints_at else {}
     return {
-        trajectory_id: add_hints(inspected, member, revisions.get(member.revised_at) if member.revised_at else None)
-        for trajectory_id, inspected in payloads.items()
-        for member in (members[trajectory_id],)
+        name: add_hints(
+            inspected,
+            members[name],
+            revisions.get(revised_at[name]) if name in revised_at else None,
+            scores.get(hints_at[name]) if name in hints_at else None,
+        )
+        for name, inspected in payloads.items()
     }
 
 

@@ -14,7 +14,7 @@ BATCHES = Fill(
         "trajectories": lambda record: sum(len(group.members) for group in record.groups),
     },
 )
-_MEMBERS = Fill("group_members", columns_of(GroupMember, leave_out=("revised_at",)))
+_MEMBERS = Fill("group_members", columns_of(GroupMember, leave_out=("revised_at", "hints_at")))
 
 
 def group_members(record: Group, origin: Origin) -> Rows:

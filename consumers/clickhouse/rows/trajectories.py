@@ -30,7 +30,7 @@ REWARD_REVISIONS = Fill(
     "reward_revisions",
     {**columns_of(RewardRevised, leave_out=("new", "last_turn")), "rewards": lambda record: len(record.rewards)},
 )
-SCORES = Fill("scores", columns_of(Score, leave_out=("turn_ids", "turn_rewards", "revised_at")))
+SCORES = Fill("scores", columns_of(Score, leave_out=("turn_ids", "turn_rewards", "revised_at", "hints_at")))
 _TURNS = Fill("trajectory_turns", columns_of(Turn, leave_out=("response_id",)))
 _REWARDS = Fill("trajectory_rewards", columns_of(Reward, leave_out=("comment",)))
 _TURN_REWARDS = Fill("turn_rewards", columns_of(TurnReward))

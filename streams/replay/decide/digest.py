@@ -17,7 +17,8 @@ _LOCATED = frozenset((Score, Group, ClosedGroup, TrainingBatch))
 def without_location(record: Any) -> Any:
     """Return the record with every location blank; the record itself where it has none."""
     if isinstance(record, Score | GroupMember):
-        return replace(record, location=NOWHERE, revised_at=record.revised_at and NOWHERE)
+        revised_at, hints_at = record.revised_at and NOWHERE, record.hints_at and NOWHERE
+        return replace(record, location=NOWHERE, revised_at=revised_at, hints_at=hints_at)
     if isinstance(record, Group):
         return replace(record, members=tuple(map(without_location, record.members)))
     if isinstance(record, TrainingBatch):
@@ -45,8 +46,7 @@ def bytes_without_location(record: Any, data: bytes) -> bytes:
 def _locations(record: Any) -> Iterator[Location]:
     if isinstance(record, Score | GroupMember):
         yield record.location
-        if record.revised_at is not None:
-            yield record.revised_at
+        yield from (place for place in (record.revised_at, record.hints_at) if place is not None)
     elif isinstance(record, Group):
         for member in record.members:
             yield from _locations(member)

@@ -1,13 +1,15 @@
 """The rows that grouping writes to its changelog: scores under way, marks, levels and habits."""
 
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 
+from rollbus.schemas.codec import encode
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.habits import Habit
 from rollbus.streams.stages.grouping.tracker import Level
 from rollbus.streams.state.rows import json_codec, kept_record
+from rollbus.streams.state.stage import Incoming
 from rollbus.streams.state.table import RowCodec
 
 _HEAD = struct.Struct(">qqqqH")
@@ -41,6 +43,19 @@ class ScoreRow:
                 return record  # type: ignore[no-any-return]  # thousands wait, and each decoded one takes 2 kB
             self.record = record
         return self.record
+
+
+def with_place_of_hints(incoming: Incoming) -> tuple[Score, bytes]:
+    """Return a score and its bytes with the place of a judge's hints instead of their words.
+
+    A group names that place, and its record in the run's log is kept for ever: words stay where retention ends.
+    """
+    score: Score = incoming.record
+    if not any(turn.is_hint and turn.hint for turn in score.turn_rewards):
+        return score, incoming.data
+    turn_rewards = tuple(replace(turn, hint="") for turn in score.turn_rewards)
+    score = replace(score, turn_rewards=turn_rewards, hints_at=incoming.location)
+    return score, encode(score)
 
 
 def _encode(row: ScoreRow) -> bytes:

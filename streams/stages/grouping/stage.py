@@ -43,7 +43,7 @@ from rollbus.streams.stages.grouping.refusals import (
     refusal_of,
     without_value,
 )
-from rollbus.streams.stages.grouping.rows import Mark, ScoreRow
+from rollbus.streams.stages.grouping.rows import Mark, ScoreRow, with_place_of_hints
 from rollbus.streams.stages.grouping.state import (
     CLOSED_GROUP,
     DECIDED,
@@ -76,7 +76,7 @@ class GroupingStage(RunStage[GroupingState]):
         """Take in one score, tick or configuration."""
         state.ensure_rebuilt()
         if isinstance(incoming.record, Score):
-            return self._admit(state, incoming.record, incoming.data)
+            return self._admit(state, *with_place_of_hints(incoming))
         return self.step_control(state, incoming.record)
 
     # Arrival

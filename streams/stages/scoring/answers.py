@@ -19,7 +19,15 @@ from rollbus.schemas.making import copier
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
-from rollbus.streams.rewards.contract import Ask, Option, RewardContext, RewardFunction, TurnValues, computable
+from rollbus.streams.rewards.contract import (
+    Ask,
+    Option,
+    RewardContext,
+    RewardFunction,
+    TurnValues,
+    computable,
+    plain_hint,
+)
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.stages.scoring.threads import ScoringThreads
 
@@ -220,10 +228,20 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
             return _failed_answer(
                 f"reward {name!r} gave turn {turn.turn_event_id} confidence {turn.confidence}, not 0 … 1"
             )
+        if not isinstance(turn.hint, str):
+            return _failed_answer(
+                f"reward {name!r} gave turn {turn.turn_event_id} a hint that is no text: {turn.hint!r:.200}"
+            )
     answer = _check_value(values.total, name)
     if answer.error:
         return answer
-    return replace(answer, turns=tuple(replace(turn, component=name) for turn in values.turns))
+    return replace(answer, turns=tuple(_checked_turn(turn, name) for turn in values.turns))
+
+
+def _checked_turn(turn: TurnReward, name: str) -> TurnReward:
+    """Return a turn in its component's name, with a hint that fits."""
+    hint = plain_hint(turn.hint)
+    return replace(turn, component=name, hint=hint, is_hint=turn.is_hint or bool(hint))
 
 
 def _check_value(value: Any, name: str) -> ComponentAnswer:

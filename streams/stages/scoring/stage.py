@@ -56,7 +56,7 @@ _header = copier(
     ),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
-    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards", "revised_at"),
+    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards", "revised_at", "hints_at"),
 )
 _scored = copier(
     *(Score, Score),
@@ -228,7 +228,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         score = _scored(
             score,
             turn_rewards=tuple(
-                replace(turn, weight=weights[name])
+                replace(turn, weight=weights[name], hint="" if score.excluded else turn.hint)
                 for name, component in answers.items()
                 if name in weights
                 for turn in component.turns
@@ -321,6 +321,7 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         turn_ids=tuple(turn.event_id for turn in turns) if len(turns) > 1 else (),
         turn_rewards=(),
         revised_at=None,
+        hints_at=None,
     )
 
 

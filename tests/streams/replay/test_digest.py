@@ -20,7 +20,8 @@ PLACES = [
 
 def records(place: Location, reward: float = 1.0) -> list[Any]:
     hints = {"turn": "report"}
-    members = tuple(make_member(name, reward, location=place, revised_at=place, hints=hints) for name in ("a", "b"))
+    places: dict[str, Any] = {"location": place, "revised_at": place, "hints_at": place}
+    members = tuple(make_member(name, reward, hints=hints, **places) for name in ("a", "b"))
     group = make_group(members=members)
     batch = make_batch(0, [group])
     return [make_score(location=place, revised_at=place, value=reward), group, ClosedGroup(group=group), batch]

@@ -14,14 +14,15 @@ from tests.stepping import Stepper
 from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
 JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
+WRITES_HINTS = JUDGE_REWARD.model_copy(update={"options": {"hint": "judge"}})
 RULES = RewardConfig(type="next_turn", name="next")
 
 
 class Live:
     """What was assembled and scored: two turns of one conversation, the second a reply to the first."""
 
-    def __init__(self, *rewards: RewardConfig) -> None:
-        self.config, self.judge = ScoringConfig(rewards=rewards), Judge()
+    def __init__(self, *rewards: RewardConfig, judge: Judge | None = None) -> None:
+        self.config, self.judge = ScoringConfig(rewards=rewards), judge or Judge()
         flow = Flow(rewards, self.judge)
         self.trajectories: list[Trajectory | RewardRevised] = []
         self.scores: list[Score] = []
@@ -54,6 +55,19 @@ def test_recorded_scores_give_the_same_scores_again(rewards: tuple[RewardConfig,
     calls = len(live.judge.calls)
     stage = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
     assert without_places(replay_scores(stage, live.trajectories)) == without_places(live.scores)
+    assert len(live.judge.calls) == calls
+
+
+def test_a_replay_reads_a_judges_hints_and_asks_for_none() -> None:
+    live = Live(WRITES_HINTS, judge=Judge("{code} hint Name the parcel team.\n{code} bad 0.9"))
+    hints = [turn.hint for score in live.scores for turn in score.turn_rewards]
+    assert hints == ["Name the parcel team."]
+    calls, configs = len(live.judge.calls), {live.config.config_hash(): live.config}
+    recorded = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
+    registry = without_model_calls(BUILT_IN, (WRITES_HINTS,), configs, live.find)
+    remembering = ScoringStage(live.config, keep_ms=100_000, registry=registry, retry_s=0)
+    for stage in (recorded, remembering):
+        assert without_places(replay_scores(stage, live.trajectories)) == without_places(live.scores)
     assert len(live.judge.calls) == calls
 
 

@@ -7,17 +7,18 @@ import pytest
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import Message
-from rollbus.schemas.records.trajectories import Reward, RewardRevised, ToolResult, Trajectory
-from rollbus.schemas.topics import BATCHES, TRAJECTORIES
+from rollbus.schemas.records.trajectories import Reward, RewardRevised, Score, ToolResult, Trajectory, TurnReward
+from rollbus.schemas.topics import BATCHES, SCORES, TRAJECTORIES
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, Distillation, TrainConfig, TrainRequest
 from rollbus.trainer.loop.door import DoorRules, check_batch
 from rollbus.trainer.loop.hints import add_hints
 from rollbus.trainer.loop.inspection import inspect
-from tests.builders import START_MS, make_group, make_member
+from tests.builders import START_MS, make_group, make_member, make_score
 from tests.trainer.scenario import SETTINGS, World, make_batch, make_payload
 
 WORDS = "no, it's about the parcel"
+HINT = "Name the parcel team."
 TURN = make_payload("t1").turns[0]
 REPORT = Reward(event_id="r1", name="reply", value=0.0, signal="reply", comment=WORDS)
 DISTILLING = SETTINGS.model_copy(update={"train": TrainConfig(distill=Distillation())})
@@ -29,8 +30,16 @@ def revision(*rewards: Reward) -> RewardRevised:
     )
 
 
-def hints(payload: Trajectory, named: dict[str, str], revised: RewardRevised | None = None) -> dict[str, str]:
-    return dict(add_hints(inspect(payload), make_member("t1", hints=named), revised).hints)
+def hints(
+    payload: Trajectory, named: dict[str, str], revised: RewardRevised | None = None, score: Score | None = None
+) -> dict[str, str]:
+    return dict(add_hints(inspect(payload), make_member("t1", hints=named), revised, score).hints)
+
+
+def judged(hint: str = HINT, trajectory: str = "t1") -> Score:
+    turn_id = make_payload(trajectory).turns[0].event_id
+    turn = TurnReward(turn_event_id=turn_id, component="judge", event_id="r1", is_hint=True, hint=hint)
+    return make_score(trajectory, 0.0, turn_rewards=(turn,))
 
 
 def test_the_words_of_a_report_are_in_the_revision_or_in_the_trajectory() -> None:
@@ -41,6 +50,17 @@ def test_the_words_of_a_report_are_in_the_revision_or_in_the_trajectory() -> Non
 
 def test_words_that_retention_removed_are_no_hint() -> None:
     assert hints(make_payload("t1"), {TURN.event_id: "r1", "no such turn": ""}) == {}
+
+
+def test_a_judges_own_words_come_before_the_users() -> None:
+    payload, named = make_payload("t1"), {TURN.event_id: "r1"}
+    assert hints(payload, named, revision(REPORT), judged()) == {TURN.event_id: HINT}
+    assert hints(payload, named, revision(REPORT), judged("")) == {TURN.event_id: WORDS}
+    assert hints(payload, {}, revision(REPORT), judged()) == {}
+
+
+def test_a_score_that_retention_removed_leaves_the_users_words() -> None:
+    assert hints(make_payload("t1"), {TURN.event_id: "r1"}, revision(REPORT), None) == {TURN.event_id: WORDS}
 
 
 def test_words_within_a_trajectory_are_the_users_next_message() -> None:
@@ -88,6 +108,21 @@ async def test_a_trainer_that_distills_reads_the_words_where_the_revision_is() -
     world.broker.append(BATCHES, make_batch(0, [replace(group, members=(corrected, *group.members[1:]))]))
     await world.trainer().run(until_idle=True)
     assert backend.sent == [WORDS, WORDS, "", ""]
+
+
+async def test_a_trainer_that_distills_reads_a_judges_words_where_the_score_is() -> None:
+    backend = Watching()
+    world = World(backend=backend, settings=DISTILLING)
+    group = world.stored("g", (0.0, 1.0))
+    hints_at = world.broker.append(SCORES, judged(trajectory="g-0"))
+    other_at = world.broker.append(SCORES, judged("Of another case.", trajectory="elsewhere"))
+    hinted, plain = (
+        replace(member, hints={make_payload(member.trajectory_id).turns[0].event_id: "r1"}, hints_at=place)
+        for member, place in zip(group.members, (hints_at, other_at), strict=True)
+    )
+    world.broker.append(BATCHES, make_batch(0, [replace(group, members=(hinted, plain))]))
+    await world.trainer().run(until_idle=True)
+    assert backend.sent == [HINT, HINT, "", ""]
 
 
 async def test_a_backend_without_log_probs_is_refused_by_name_before_the_first_step() -> None:

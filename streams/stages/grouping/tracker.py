@@ -14,7 +14,8 @@ Breadth = Literal["example", "opening", "task"]
 
 KEEP_PER_VERSION = 0.95
 """What is left of a reward's weight one policy version later: half after 14 versions. The paper's tracker keeps 0.875
-to 0.96, by how far the policy moved; the KL of a step is not in grouping's input, its version is."""
+to 0.96, by how far the policy moved: 2 ** (-KL / half). Neither the log nor grouping's input has the KL of a step, and
+a simulation finds little lost (docs/grouping.md)."""
 MOST_WEIGHT = 64.0
 """Rewards that a mean rests on at most, so that it follows the task even while no version is made."""
 TRUST = 2.0

@@ -90,6 +90,9 @@ def test_a_person_is_forgotten_everywhere(
     assert exported_episodes("before") == set(LABELS)
     assert "1 episode in 1 conversation" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
+    mistyped = run("forget", "--label", "user=Ann", expect=1)
+    assert "no episode has the label user=Ann" in mistyped
+    assert "removed" not in mistyped, "it would look as if somebody had been forgotten"
     output = run("forget", "--label", "user=ann")
     assert "1 are on the list of exclusions" in output
     assert "the weights still know them" in output

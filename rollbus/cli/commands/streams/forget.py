@@ -57,6 +57,13 @@ def forget(
     require_topics(settings, "exclusions")
     stream, console = settings.stream_settings(), Console()
     matches = _find_episodes(settings, parsed_labels, episodes, clickhouse) if labels or episodes else []
+    if not (matches or again):
+        named = " and ".join(f"{name}={value}" for name, value in parsed_labels.items())
+        places = "in the log or in ClickHouse" if clickhouse else "in the log"
+        raise ConfigurationError(
+            f"no episode has the label {named}, {places}: nothing is forgotten. Labels are compared letter by letter; "
+            f"`rollbus sql run reward-by-label --param label={min(parsed_labels)}` shows the values that there are"
+        )
     ids = frozenset(trajectory_id(match.episode_id) for match in matches)
     steps = asyncio.run(steps_that_used(stream, ids))
     conversations = format_count(len({match.root_episode_id for match in matches}), "conversation")

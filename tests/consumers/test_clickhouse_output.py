@@ -56,6 +56,20 @@ def test_a_table_that_does_not_fit_stands_upright_with_its_ids_whole() -> None:
     assert "┃ group_id" in console.export_text()
 
 
+def test_a_table_that_just_fits_folds_sentences_and_no_id_or_time() -> None:
+    """Who copies an id from two lines asks for one that does not exist."""
+    trajectory, time = "b12e826d-b98e-5fad-8cdc-333aade41d2f", datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    columns, rows = ["trajectory_id", "at", "detail", "count"], [(trajectory, time, "one word after another " * 9, 7)]
+    for width in (90, 100, 160):
+        console = Console(width=width, file=io.StringIO(), record=True)
+        console.print(as_table(columns, rows, width=width))
+        text = console.export_text()
+        assert "┃ trajectory_id" in text
+        assert f"│ {trajectory} │ 2026-01-02T03:04:05.678Z │" in text
+        assert max(map(len, text.splitlines())) <= width
+    assert "┃" not in text_of(as_table(columns, rows, width=80)), "no room for both"
+
+
 def test_text_that_looks_like_markup_stays_text() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(as_table(["text"], [("[bold]plain[/bold]",)]))

@@ -22,28 +22,46 @@ MAX_LIST_ITEMS = 8
 """Of a list or map in a table cell; CSV and JSON hold all items."""
 NARROWEST = 12
 """Characters of a column that must fit into one line; with fewer, a table is harder to read than a list."""
+LONGEST_WHOLE = 40
+"""Characters of the longest word that no table breaks: an id has 36. A longer one, such as a digest, may be folded."""
 
 
 def as_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, width: int | None = None
 ) -> RenderableType:
     """Return a rich table with numbers to the right; a list of rows if it does not fit into `width`."""
-    if width is not None and rows and _least_width(columns, rows) > width:
+    widths = None if width is None else _fit_columns(columns, rows, width)
+    if rows and width is not None and widths is None:
         return _as_list(columns, rows, title)
     table = Table(title=title, title_justify="left")
     for position, name in enumerate(columns):
         numeric = any(_is_number(row[position]) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        column_width = None if widths is None else widths[position]
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", width=column_width)
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
     return table
 
 
-def _least_width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Return the width of a table with whole headers and texts folded as far as allowed."""
-    texts = [max(len(cell(row[position])) for row in rows) for position in range(len(columns))]
-    wide = (max(len(name), min(NARROWEST, text)) for name, text in zip(columns, texts, strict=True))
-    return sum(wide) + 3 * len(columns) + 1
+def _fit_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> list[int] | None:
+    """Return the width of each column, by which headers and ids stay whole; None if there is no room for that."""
+    texts = [[name, *(cell(row[position]) for row in rows)] for position, name in enumerate(columns)]
+    wanted = [max(map(len, column)) for column in texts]
+    widths = [max(len(column[0]), min(NARROWEST, longest), _longest_word(column)) for column, longest in
+              zip(texts, wanted, strict=True)]  # fmt: skip
+    spare = width - sum(widths) - 3 * len(columns) - 1
+    if spare < 0:
+        return None
+    positions = sorted(range(len(columns)), key=lambda position: wanted[position] - widths[position])
+    for served, position in enumerate(positions):  # equal parts of the room; what one does not need is the others'
+        more = min(wanted[position] - widths[position], spare // (len(positions) - served))
+        widths[position] += more
+        spare -= more
+    return widths
+
+
+def _longest_word(texts: Sequence[str]) -> int:
+    return max((length for text in texts for word in text.split() if (length := len(word)) <= LONGEST_WHOLE), default=0)
 
 
 def _as_list(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> RenderableType:
@@ -91,6 +109,8 @@ def cell(value: Any) -> str:
         return ", ".join(_shorten(items))
     if isinstance(value, (list, tuple)):
         return ", ".join(_shorten([cell(item) for item in value]))
+    if isinstance(value, datetime):
+        return value.isoformat("T", "milliseconds").replace("+00:00", "Z")
     return escape_unseen(str(_plain(value)))
 
 

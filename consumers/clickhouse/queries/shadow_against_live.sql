@@ -37,14 +37,13 @@ FROM
     WHERE namespace = chosen
         OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen))
     UNION ALL
-    SELECT 2, 'mean reward', avgIf(value, namespace = {namespace:String}), avgIf(value, namespace = chosen)
+    SELECT 2, 'mean reward', avgIf(value, live), avgIf(value, NOT live)
     FROM
     (
-        SELECT namespace, argMin(value, kafka_offset) AS value
-        FROM scores
-        WHERE revision = 0 AND (namespace = chosen
-            OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen)))
-        GROUP BY namespace, trajectory_key
+        SELECT value, true AS live FROM latest_scores(namespace = {namespace:String})
+        WHERE trajectory_key IN (SELECT trajectory_key FROM seen)
+        UNION ALL
+        SELECT value, false FROM latest_scores(namespace = chosen)
     )
     UNION ALL
     SELECT 3, 'groups', countIf(namespace = {namespace:String}), countIf(namespace = chosen)

@@ -755,6 +755,18 @@ def test_a_shadow_is_compared_with_live_number_by_number(filled: ClickHouseSetti
     assert (alone["trajectories scored"], alone["groups"]) == (None, 0)
 
 
+def test_a_shadow_is_compared_with_what_live_is_worth_after_late_verdicts(filled: ClickHouseSettings) -> None:
+    """A user's verdict comes after the first score, which has no value."""
+    late = [make_score("t1", None, episode_id="e1"), replace(make_score("t1", 1.0, episode_id="e1"), revision=1)]
+    namespace = apart(filled, [("scores", "k", score) for score in late])
+    shadow = f"replay-late.{namespace}"
+    client = ClickHouse(filled)
+    write(client, shadow, [("scores", "k", make_score("t1", 0.5, episode_id="e1"))])
+    client.close()
+    rows = {row["what"]: row for row in answer(filled, "shadow_against_live", namespace=namespace, other=shadow)}
+    assert (rows["mean reward"]["live"], rows["mean reward"]["shadow"]) == (1.0, 0.5)
+
+
 def test_committed_ranges_come_in_the_order_of_their_partitions(filled: ClickHouseSettings) -> None:
     client = ClickHouse(filled)
     client.command(

@@ -151,7 +151,7 @@ def test_a_reward_that_no_component_reads_is_named_with_the_setting_that_reads_i
     drawn = funnel(count(1, "score_missing", 40), settings=settings, rewards=(RewardCount("thumbs", 40, 40),))
     words = words_of(drawn, "unread_rewards")
     assert words.startswith("40 reports are named 'thumbs', which no component reads (read: reward)")
-    assert "{type: feedback, name: thumbs}" in words
+    assert "add `{type: feedback, name: thumbs}` to `scoring: rewards:`" in words, "in its place, `reward` would go"
 
 
 def test_a_users_own_reward_function_may_read_any_name() -> None:
@@ -176,6 +176,18 @@ def test_groups_whose_members_never_come_are_named_with_their_size() -> None:
     )
     assert words_of(drawn, "short_groups").startswith("40 groups closed with 1.0 of 8 members on average")
     assert drawn.blocked_at == "grouped"
+
+
+def test_the_first_attempts_of_a_task_say_what_they_wait_for() -> None:
+    """Rewards that are all equal so far look like a stage that hangs, until their window is over."""
+    drawn = funnel(count(2, "", 32), count(4, "", 8))
+    assert words_of(drawn, "waiting_beginners").startswith(
+        "32 episodes have a reward and are in no group yet: the first attempts of a task wait until two of their "
+        "rewards differ, in each partition, and 10 min at most"
+    )
+    assert funnel(count(2, "", 8), count(4, "", 32)).notices == (), "an attempt on its way is no news"
+    named = FunnelSettings(RunConfig(grouping=GroupingConfig(strategy="by_example")))
+    assert funnel(count(2, "", 32), settings=named).notices == ()
 
 
 def test_an_example_with_several_prompts_is_named() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.health.funnel.losses import advise_turns, explain_loss
-from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings, TurnCount
+from rollbus.health.funnel.numbers import REWARDED, FunnelNumbers, FunnelSettings, TurnCount
 from rollbus.runtime.health.alarms.problem import say_duration
 from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.drops import DropReason
@@ -82,7 +82,10 @@ def find_unread_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Ite
             read = ", ".join(sorted(names)) or "none"
             what = f"{rewards.reports} reports are named {rewards.name!r}, which no component reads (read: {read})"
             kind = _type_for(rewards.name)
-            remedy = f"`scoring: {{rewards: [{{type: {kind}, name: {rewards.name}}}]}}`, or report under another name"
+            remedy = (
+                f"add `{{type: {kind}, name: {rewards.name}}}` to `scoring: rewards:` and start the workers again, or "
+                "report under another name"
+            )
             yield Notice("unread_rewards", what, remedy, change)
 
 
@@ -199,6 +202,23 @@ def find_short_groups(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
         yield Notice("short_groups", what, remedy)
 
 
+def find_waiting_beginners(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that most episodes with a reward are in no group yet, and what they wait for."""
+    grouping = settings.run.grouping
+    rewarded = [count for count in numbers.episodes if count.reached >= REWARDED]
+    waiting = sum(count.episodes for count in rewarded if count.reached == REWARDED and not count.dropped_by)
+    if grouping.strategy == "adaptive" and waiting * 2 > sum(count.episodes for count in rewarded) and waiting > 1:
+        what = (
+            f"{waiting} episodes have a reward and are in no group yet: the first attempts of a task wait until two of "
+            f"their rewards differ, in each partition, and {say_duration(grouping.window_ms)} at most"
+        )
+        remedy = (
+            "nothing, if verdicts differ; if all are equal so far, nothing can be learned from them: give the agent "
+            "tasks that it can do now and then (docs/grouping.md)"
+        )
+        yield Notice("waiting_beginners", what, remedy)
+
+
 def find_other_prompts(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that attempts at one example begin with different prompts, where that is checked."""
     run = numbers.run
@@ -279,6 +299,7 @@ FINDINGS: tuple[Find, ...] = (
     find_late_rewards,
     find_refused_events,
     find_short_groups,
+    find_waiting_beginners,
     find_other_prompts,
     find_no_signal,
     find_outsized_episode,

@@ -253,8 +253,11 @@ def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixt
     manifest = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
                           state="complete", stages=("scoring",), ranges=(), records={"drops": 5},
                           started_at_ms=0)  # fmt: skip
-    show_manifest(manifest, drops={"stale": 1, "excluded": 1, "score_failed": 3})
-    assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
+    failures = {"polite: NaN": 1, "polite: ZeroDivisionError: division by zero": 2}
+    show_manifest(manifest, drops={"stale": 1, "excluded": 1, "score_failed": 3}, failures=failures)
+    shown = capsys.readouterr().out
+    assert "drops: 3 score_failed, 1 excluded, 1 stale" in shown
+    assert "2 of 3 scores that failed: polite: ZeroDivisionError: division by zero" in shown
 
 
 def test_a_replay_shows_its_progress_speed_and_remaining_time(

@@ -82,9 +82,13 @@ class ProgressLine:
 
 
 def show_manifest(
-    manifest: "ReplayManifest", *, dry_run: bool = False, drops: Mapping[str, int] = MappingProxyType({})
+    manifest: "ReplayManifest",
+    *,
+    dry_run: bool = False,
+    drops: Mapping[str, int] = MappingProxyType({}),
+    failures: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """Print a manifest, and how many drops there are of each reason."""
+    """Print a manifest, how many drops there are of each reason, and by which error most scores failed."""
     console = Console()
     for span in manifest.missing:
         console.print(f"missing: {span.topic}[{span.partition}] {span.from_offset} … {span.to_offset - 1}")
@@ -99,6 +103,9 @@ def show_manifest(
     if drops:
         reasons = sorted(drops.items(), key=lambda pair: (-pair[1], pair[0]))
         console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
+    if failures:
+        error, count = min(failures.items(), key=lambda pair: (-pair[1], pair[0]))
+        console.print(f"{count:,} of {sum(failures.values()):,} scores that failed: {error}", soft_wrap=True)
     if (letters := sum(digest.dead_letters for digest in manifest.digests)) and not dry_run:
         list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
         console.print(f"{format_count(letters, 'dead letter')}: `{list_them}` shows them", soft_wrap=True)

@@ -16,6 +16,7 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.limits import MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
+from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES, TOPICS, Topic, topic_of
@@ -85,6 +86,8 @@ class Steps:
         self._touched = 0
         self.drops: Counter[str] = Counter()
         """How many there are of each reason."""
+        self.failures: Counter[str] = Counter()
+        """How many scores failed for each error."""
 
     # From record to record
 
@@ -156,7 +159,10 @@ class Steps:
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         key = name.encode()
         if topic is DROPS:
-            self.drops[(record or decode(data)).reason] += 1
+            drop = record or decode(data)
+            self.drops[drop.reason] += 1
+            if drop.reason == DropReason.SCORE_FAILED:
+                self.failures[drop.detail] += 1
             reader.held_records.append((topic, self._partition(topic, key), key, data))
         else:
             self._write_in_order(topic, self._partition(topic, key), name, record, data)

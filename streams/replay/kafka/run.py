@@ -67,6 +67,8 @@ class Replay:
     """Most rows that the states held at the end of a round."""
     drops: Mapping[str, int] = field(default_factory=dict)
     """How many there are of each reason."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """How many scores failed for each error."""
 
     async def run(self, *, dry_run: bool = False) -> ReplayManifest:
         """Replay, and return the manifest; raises DataLossError, ConfigurationError, FencedError, UnavailableError."""
@@ -136,7 +138,7 @@ class Replay:
             )
             range_run = RangeRun(factory, self.watch, self.processes)
             chain = await range_run.run()
-            self.open_rows, self.drops = range_run.open_rows, chain.drops
+            self.open_rows, self.drops, self.failures = range_run.open_rows, chain.drops, chain.failures
             if isinstance(output, KafkaOutput):
                 await output.finish(stopped=self.is_shadow)
         manifest = replace(manifest, from_ms=range_run.first_ms, to_ms=range_run.last_ms, digests=chain.digests())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.records.config import ScoringConfig
+from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import DROPS, SCORES
 from rollbus.streams.replay.decide.scores import HeaderScoring, RecordedScoring
@@ -77,6 +78,8 @@ async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
     assert several.stream_time_ms == alone.stream_time_ms
     written = [decode(frame) for (topic, _), rows in frames.items() if topic == DROPS.name for _, frame in rows]
     assert several.drops == alone.drops == Counter(drop.reason for drop in written)
+    failed = Counter(drop.detail for drop in written if drop.reason == DropReason.SCORE_FAILED)
+    assert several.failures == alone.failures == failed
 
 
 @few

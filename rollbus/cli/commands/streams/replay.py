@@ -100,7 +100,7 @@ def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processe
                 "the same range (`latest` on a log that grows does not); if not, it begins again"
             )
         raise
-    show_manifest(manifest, dry_run=dry_run, drops=replay.drops)
+    show_manifest(manifest, dry_run=dry_run, drops=replay.drops, failures=replay.failures)
     most_open = format_count(replay.open_rows, "row")
     console.print(f"{format_count(line.records, 'record')} in {line.seconds:.1f} s; open at once at most: {most_open}")
     if diff:

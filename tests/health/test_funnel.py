@@ -43,6 +43,8 @@ from tests.health.test_picture import make_beat
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
 COMING = {"groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - HOUR_MS // 2, "waiting_groups": 4}
+WORKER, TRAINER = make_beat(holds=("assembly[0]",)), make_beat("trainer", holds=("run main of agent",))
+OTHER_TRAINER = make_beat("trainer", holds=("run small of agent-small",))
 NAMED_REWARD = ScoringConfig(rewards=(RewardConfig(name="reward"),))
 
 
@@ -113,14 +115,14 @@ def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it(
     assert drawn.verdict.endswith(
         "the batch of step 5 is made, and is trained now or next; 2 of 16 groups wait for the one after it"
     )
-    assert give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text == "all is well"
+    assert give_verdict(draw_data(WORKER, TRAINER), (drawn,)).text == "all is well"
 
 
 @pytest.mark.parametrize("hold_state", ["paused", "stopped"])
 def test_no_step_is_promised_of_a_run_that_takes_no_batches(hold_state: str) -> None:
     drawn = funnel(count(4, "", 72), run={"waiting_groups": 20, "open_batches": 1, "step": 1, "held": hold_state})
     assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {hold_state}")
-    text = give_verdict(draw_data(make_beat(holds=("assembly[0]",))), (drawn,)).text
+    text = give_verdict(draw_data(WORKER, TRAINER), (drawn,)).text
     assert text == f"every process works; run main is {hold_state}"
 
 
@@ -271,31 +273,33 @@ def test_the_terminal_has_every_number_loss_and_notice() -> None:
 @pytest.mark.parametrize(
     ("funnels", "beats", "text", "is_wrong"),
     [
-        ((funnel(count(5), run=COMING),), (make_beat(holds=("assembly[0]",)),), "all is well", False),
+        ((funnel(count(5), run=COMING),), (WORKER, TRAINER), "all is well", False),
         (
             (
                 funnel(count(2, "", 9)),
                 funnel(count(5), run=COMING | {"recent_groups": 0, "waiting_groups": 0, "step": 6}),
             ),
-            (make_beat(holds=("assembly[0]",)),),
+            (WORKER, TRAINER),
             "every process works; at this rate the first step of run main never comes; at this rate step 7 of run main",
             False,
         ),
         (
             (funnel(count(1, "", 9)),),
-            (make_beat(holds=("assembly[0]",)),),
+            (WORKER, TRAINER),
             "every process works; the first step of run main waits for rewards",
             False,
         ),
-        ((funnel(count(1, "score_missing", 9)),), (make_beat(holds=("assembly[0]",)),), "run main cannot train", True),
-        ((funnel(),), (make_beat(holds=("assembly[0]",)),), "every process works; run main has no episodes", False),
+        ((funnel(count(1, "score_missing", 9)),), (WORKER, TRAINER), "run main cannot train", True),
+        ((funnel(),), (WORKER, TRAINER), "every process works; run main has no episodes", False),
         (
             (without_numbers(FunnelSettings(), "x"),),
-            (make_beat(holds=("assembly[0]",)),),
+            (WORKER, TRAINER),
             "what becomes of the episodes is not known",
             False,
         ),
         ((funnel(count(5), run=COMING),), (), "1 problem", True),
+        ((funnel(count(5), run=COMING),), (WORKER,), "no trainer of run main runs, so nothing trains", False),
+        ((funnel(count(5), run=COMING),), (WORKER, OTHER_TRAINER), "no trainer of run main runs", False),
     ],
 )
 def test_all_is_well_only_where_processes_work_and_something_trains(

@@ -324,6 +324,7 @@ def test_a_query_of_the_command_line_changes_nothing_unless_asked_to(guarded: Gu
         refused = query(statement)
         assert refused.returncode == 1
         assert "readonly" in refused.stderr
+        assert "`rollbus sql query --write` lets a statement change tables" in refused.stderr
     assert query("SELECT id FROM kept", "-o", "csv").stdout == "id\n7\n"
     assert query("DROP TABLE kept", "--write").returncode == 0
     assert "kept" in query("SELECT id FROM kept").stderr

@@ -10,7 +10,7 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.root import Settings, with_options, with_settings
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, RejectedError
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.questions.saved import QueryResult, SavedQuery
@@ -77,7 +77,13 @@ def query(settings: Settings, statement: str, writes: bool, **form: Any) -> None
     """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
     from rollbus.consumers.clickhouse.questions.saved import ask
 
-    _print(ask(settings.clickhouse, statement, writes=writes), **form)
+    try:
+        answer = ask(settings.clickhouse, statement, writes=writes)
+    except RejectedError as error:
+        if writes or "readonly" not in str(error):
+            raise
+        raise RejectedError(f"{error}; `rollbus sql query --write` lets a statement change tables") from error
+    _print(answer, **form)
 
 
 @sql.command()

@@ -165,7 +165,10 @@ def rollback(settings: Settings, run_id: str | None, version: int, reason: str) 
     from rollbus.trainer.operate.policy_on_log import roll_back_policy
 
     undone = roll_back_policy(trainer_settings(settings, run_id, "policy-versions"), version, reason=reason)
-    echo(f"version {version} is served and trained on; rolled back: {', '.join(map(str, undone)) or 'none'}")
+    given_up = ", ".join(map(str, undone)) or "none"
+    echo(
+        f"version {version} is served and trained on; rolled back: {given_up}; start the trainer again: `rollbus start`"
+    )
 
 
 @policy.command()

@@ -63,10 +63,10 @@ def test_a_replay_reads_a_judges_hints_and_asks_for_none() -> None:
     hints = [turn.hint for score in live.scores for turn in score.turn_rewards]
     assert hints == ["Name the parcel team."]
     calls, configs = len(live.judge.calls), {live.config.config_hash(): live.config}
-    recorded = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
+    recorded_scoring = RecordedScoring(ScoringStage(live.config, keep_ms=100_000), live.find, {})
     registry = without_model_calls(BUILT_IN, (WRITES_HINTS,), configs, live.find)
     remembering = ScoringStage(live.config, keep_ms=100_000, registry=registry, retry_s=0)
-    for stage in (recorded, remembering):
+    for stage in (recorded_scoring, remembering):
         assert without_places(replay_scores(stage, live.trajectories)) == without_places(live.scores)
     assert len(live.judge.calls) == calls
 

@@ -46,11 +46,7 @@ LIBRARY_HOMES = {
     "torch": ("trainer/art_server/*", "trainer/grpo/*", "rollbus/demo/warm_start*.py"),
     "torchtune": ("trainer/art_server/*",),
     "transformers": ("trainer/art_server/*",),
-    "art": (
-        "trainer/art_server/learner/art_*.py",
-        "trainer/art_server/learner/torch_service.py",
-        "trainer/art_server/control/*",
-    ),
+    "art": ("trainer/art_server/arts_own/*",),
 }
 """The only modules that may import a heavy library, by path."""
 
@@ -96,6 +92,11 @@ NOT_LOADED = {
     "import rollbus.producers": {*HEAVY, "yaml", "click"},
     "import rollbus.settings": {*HEAVY, *RECORDS, "aiokafka", "asyncio"},
     "import rollbus.consumers.clickhouse.store.client": HEAVY - {"clickhouse_connect"} | {*RECORDS, "numpy", "pandas"},
+    "import rollbus.trainer.art_server.control.local, rollbus.trainer.art_server.control.old_routes": {
+        "art",
+        "openai",
+        "anthropic",
+    },
     "import rollbus.local.stack": {*HEAVY, *RECORDS, "aiokafka"},
     "from rollbus.cli.root import rollbus; rollbus(['sql', 'list'], standalone_mode=False)": {
         *HEAVY,

@@ -21,9 +21,6 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from benchmarks.model.regression import RegressionPolicy
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.evaluation import unseen_tickets
@@ -34,6 +31,7 @@ from rollbus.demo.routing.tickets import Ticket
 from rollbus.schemas.records.config import GroupingConfig, RunConfig
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn
 from rollbus.streams.rewards.next_turn.rules import speak
@@ -45,14 +43,14 @@ from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_
 from rollbus.trainer.art_server.checkpoints.base_version import write_base_version
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
-from rollbus.trainer.art_server.learner.rows import PADDING_GROUP
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import TokenSequence
 from rollbus.trainer.validation.evaluation import wilson_interval
 from tests.builders import make_score
 from tests.stepping import Stepper
@@ -149,9 +147,9 @@ class Policy:
     def train(self, batch: Sequence[Attempts], trial: Trial) -> None:
         """Update from a batch, and answer with the new weights from then on."""
         config = TrainConfig(learning_rate=trial.rate, kl_coefficient=trial.kl, kl_estimator="k3")
-        packed = pack(batch)
+        sequences = make_sequences(batch)
         for _ in range(trial.updates):
-            self._learner.step(packed, config, reference=self._base if trial.kl else None)
+            self._learner.step(sequences, config, reference=self._base if trial.kl else None)
         self.version += 1
         self._serve()
 
@@ -162,33 +160,19 @@ class Policy:
         self._sampler.pin([self.version])
 
 
-def pack(batch: Sequence[Attempts]) -> dict[str, Tensor]:
-    """Return a batch as ART packs it, one attempt to a row, padded on the right."""
-    rows = [
-        pair
-        for attempts in batch
-        for pair in zip([attempts.prompt] * len(attempts.answers_G), attempts.answers_G, strict=True)
-    ]
-    lengths_B_1 = torch.tensor([[len(prompt) + 1] for prompt, _ in rows])
-    shape = len(rows), int(lengths_B_1.max())
-    places_B_T = torch.arange(shape[1]).expand(shape)
-    answer_B_T = places_B_T == lengths_B_1 - 1
-    tokens_B_T = torch.zeros(shape, dtype=torch.long)
-    for row, (prompt, answer) in enumerate(rows):
-        tokens_B_T[row, : len(prompt) + 1] = torch.tensor([*prompt, *answer.token_ids])
-    numbers_B_T = torch.arange(shape[0])[:, None].where(places_B_T < lengths_B_1, torch.tensor(PADDING_GROUP))
-    logprobs_B_1 = torch.tensor([answer.logprobs for _, answer in rows])
-    advantages_B = torch.tensor([value for attempts in batch for value in attempts.advantages_G])
-    return {
-        "tokens": tokens_B_T,
-        "group_ids": numbers_B_T,
-        "parent_ids": numbers_B_T,
-        "input_pos": places_B_T,
-        "assistant_mask": answer_B_T,
-        "logprobs": logprobs_B_1.where(answer_B_T, torch.tensor(torch.nan)),
-        "advantages": advantages_B[:, None].expand(shape),
-        "weights": answer_B_T.float(),
-    }
+def make_sequences(batch: Sequence[Attempts]) -> list[TokenSequence]:
+    """Return each attempt of a batch as a sequence."""
+    sequences = []
+    for attempts in batch:
+        for answer, advantage in zip(attempts.answers_G, attempts.advantages_G, strict=True):
+            turn = TurnTokens(
+                encode_token_ids(attempts.prompt),
+                encode_token_ids(answer.token_ids),
+                encode_logprobs(answer.logprobs),
+                policy_version=0,
+            )
+            sequences.append(TokenSequence(TrainTrajectory("t", "g", advantage, 0.0, (turn,)), (turn,)))
+    return sequences
 
 
 def next_groups(

@@ -16,11 +16,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.model import head, initialize, trunk
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import TokenSequence
 
 Variant = Literal["none", "cispo", "mask", "ppo"]
 VARIANTS: dict[Variant, str] = {
@@ -108,7 +110,7 @@ def run(variant: Variant, lag: int, seed: int, learning_rate: float, *, steps: i
         fresh = [sample(learner, answers_Q_T, generator) for _ in range(lag + 1 if step == 0 else 1)]
         waiting.extend(fresh)
         rewards.append(fresh[0].reward)
-        report = learner.step(packed(learner, waiting.popleft(), variant), config)
+        report = learner.step(make_sequences(learner, waiting.popleft(), variant), config)
         for name in REPORTED:
             metrics[name].append(report[name])
     per_step = {name: tuple(values) for name, values in metrics.items()}
@@ -131,28 +133,21 @@ def sample(learner: Learner, answers_Q_T: Tensor, generator: torch.Generator) ->
     return Batch(tokens_B_T, torch.stack(logprobs, dim=1), right_B_T.float().mean(dim=1))
 
 
-def packed(learner: Learner, batch: Batch, variant: Variant) -> dict[str, Tensor]:
-    """The batch as ART packs it, one answer to a row.
+def make_sequences(learner: Learner, batch: Batch, variant: Variant) -> list[TokenSequence]:
+    """Return the answers of a batch as sequences.
 
     `none` says that the log-probs are those of now: whatever the lag, the update takes the data for its own.
     """
-    rows, length = batch.tokens_B_T.shape
     groups = batch.rewards_B.view(-1, GROUP_SIZE).tolist()
-    advantages_B = torch.tensor([value for group in groups for value in advantages(group, "leave_one_out")])
-    answer_B_T = torch.arange(length).expand(rows, length) > 0
-    logprobs_B_T = torch.full((rows, length), torch.nan)
-    logprobs_B_T[:, 1:] = current(learner, batch) if variant == "none" else batch.logprobs_B_T
-    numbers_B_T = torch.arange(rows)[:, None].expand(rows, length)
-    return {
-        "tokens": batch.tokens_B_T,
-        "group_ids": numbers_B_T,
-        "parent_ids": numbers_B_T,
-        "input_pos": torch.arange(length).expand(rows, length),
-        "assistant_mask": answer_B_T,
-        "logprobs": logprobs_B_T,
-        "advantages": advantages_B[:, None].expand(rows, length),
-        "weights": answer_B_T.float(),
-    }
+    advantages_B = [value for group in groups for value in advantages(group, "leave_one_out")]
+    logprobs_B_T = current(learner, batch) if variant == "none" else batch.logprobs_B_T
+    sequences = []
+    for (question, *answer), advantage, logprobs in zip(
+        batch.tokens_B_T.tolist(), advantages_B, logprobs_B_T.tolist(), strict=True
+    ):
+        turn = TurnTokens(encode_token_ids([question]), encode_token_ids(answer), encode_logprobs(logprobs), 0)
+        sequences.append(TokenSequence(TrainTrajectory("t", "g", advantage, 0.0, (turn,)), (turn,)))
+    return sequences
 
 
 @torch.no_grad()

@@ -78,49 +78,23 @@ def timed(step: Callable[[], Any]) -> dict[str, float]:
 
 
 def ours(folder: Path) -> Callable[[], Any]:
-    """`Learner.step` on rows packed as ART packs them: several to a row of 1,024 positions."""
+    """`Learner.step` on the sequences of a batch."""
+    from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
     from rollbus.trainer.art_server.learner.update import Learner
     from rollbus.trainer.art_server.model.config import read_config
-    from rollbus.trainer.backends.protocol import TrainConfig
+    from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+    from rollbus.trainer.backends.sequences import TokenSequence
+
+    def make_sequence(row: dict[str, Any]) -> TokenSequence:
+        tokens = encode_token_ids(row["prompt"]), encode_token_ids(row["completion"])
+        turn = TurnTokens(*tokens, encode_logprobs(row["logprobs"]), policy_version=0)
+        return TokenSequence(TrainTrajectory("t", "g", row["advantage"], 0.0, (turn,)), (turn,))
 
     learner = Learner(read_config(folder / "model"))
     learner.start_from(0, folder / "model")
-    packed, config = _packed(_rows(folder)), TrainConfig(learning_rate=LEARNING_RATE, max_grad_norm=CLIP)
-    return lambda: learner.step(packed, config)
-
-
-def _packed(rows: list[dict[str, Any]], length: int = 1024) -> dict[str, Tensor]:
-    lines: list[list[dict[str, Any]]] = [[]]
-    for row in rows:
-        used = sum(len(line["prompt"]) + len(line["completion"]) for line in lines[-1])
-        if used + len(row["prompt"]) + len(row["completion"]) > length:
-            lines.append([])
-        lines[-1].append(row)
-    shape = (len(lines), length)
-    packed = {
-        "tokens": torch.zeros(shape, dtype=torch.long),
-        "group_ids": torch.full(shape, -1),
-        "parent_ids": torch.full(shape, -1),
-        "input_pos": torch.zeros(shape, dtype=torch.long),
-        "assistant_mask": torch.zeros(shape, dtype=torch.bool),
-        "logprobs": torch.full(shape, torch.nan),
-        "advantages": torch.zeros(shape),
-        "weights": torch.zeros(shape),
-    }
-    for line, members in enumerate(lines):
-        at = 0
-        for number, row in enumerate(members):
-            tokens = row["prompt"] + row["completion"]
-            first, end = at + len(row["prompt"]), at + len(tokens)
-            packed["tokens"][line, at:end] = torch.tensor(tokens)
-            packed["group_ids"][line, at:end] = packed["parent_ids"][line, at:end] = number
-            packed["input_pos"][line, at:end] = torch.arange(len(tokens))
-            packed["assistant_mask"][line, first:end] = True
-            packed["logprobs"][line, first:end] = torch.tensor(row["logprobs"])
-            packed["advantages"][line, first:end] = row["advantage"]
-            packed["weights"][line, first:end] = 1.0
-            at = end
-    return packed
+    sequences = list(map(make_sequence, _rows(folder)))
+    config = TrainConfig(learning_rate=LEARNING_RATE, max_grad_norm=CLIP)
+    return lambda: learner.step(sequences, config)
 
 
 def plain(folder: Path) -> Callable[[], Any]:

@@ -13,7 +13,7 @@ from rollbus.trainer.backends.tinker.backend import TinkerBackend
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
 from rollbus.trainer.backends.tinker.opening import open_tinker
 from rollbus.trainer.backends.tinker.sdk import SdkService
-from rollbus.trainer.backends.tinker.sequences import make_sequences
+from rollbus.trainer.backends.tinker.sequences import make_loss_sequences
 from rollbus.trainer.backends.tinker.service import (
     AdamSettings,
     LossSequence,
@@ -64,7 +64,7 @@ class ServiceContract:
 
     async def test_log_probs_of_a_pass_are_those_that_were_sampled(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
-        (trained,), loss = make_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
+        (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         output = await run.forward_backward([trained.sequence], loss)
         (span,) = trained.spans
         recorded_logprobs = list(decode_logprobs(turn.logprobs))
@@ -86,7 +86,7 @@ class ServiceContract:
     )
     async def test_a_step_makes_what_was_rewarded_likelier(self, service: TinkerService, loss: ServiceLoss) -> None:
         run, sampler, turn = await sample_from_new_run(service)
-        (trained,), _ = make_sequences([make_trajectory(turn)], TrainConfig())
+        (trained,), _ = make_loss_sequences([make_trajectory(turn)], TrainConfig())
         before = await pass_and_step(run, trained.sequence, loss)
         after = await run.forward_backward([trained.sequence], loss)
         (span,) = trained.spans
@@ -96,7 +96,7 @@ class ServiceContract:
 
     async def test_a_resumed_run_goes_on_as_the_run_itself_does(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
-        (trained,), loss = make_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
+        (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         await pass_and_step(run, trained.sequence, loss)
         state = await run.save_state("one")
         assert state in await service.saved_paths(run.run_id)
@@ -112,7 +112,7 @@ class ServiceContract:
 
     async def test_sampling_a_version_leaves_what_is_trained_alone(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
-        (trained,), loss = make_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
+        (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         await pass_and_step(run, trained.sequence, loss)
         before = await run.forward_backward([trained.sequence], loss)
         again = await sampler.sample(PROMPT, ASK)
@@ -124,7 +124,7 @@ class ServiceContract:
 
     async def test_two_versions_are_sampled_at_once(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
-        (trained,), loss = make_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
+        (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         await pass_and_step(run, trained.sequence, loss)
         other = await service.open_sampler(await run.save_state("two"))
         old, new = await asyncio.gather(sampler.sample(PROMPT, ASK), other.sample(PROMPT, ASK))

@@ -19,8 +19,7 @@ from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.settings import Settings
 from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal
 from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer
-from rollbus.trainer.art_server.learner.art_plan import StepPlan
-from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig, TrainResult
@@ -28,7 +27,7 @@ from tests.builders import START_MS
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 from tests.models import create_model
-from tests.trainer.art_server.test_update import SHARED, packed_row
+from tests.sequences import three_answers
 
 FOLDER = Path(__file__).parent
 RELEASES = sorted(path for path in FOLDER.iterdir() if re.fullmatch(r"\d+\.\d+\.\d+", path.name))
@@ -104,7 +103,7 @@ def train(service: TorchService, *, base_version: int) -> None:
         TrainConfig(learning_rate=1e-3),
         lambda version, metrics: {"version": version, "parent": base_version},
     )
-    service._step(packed_row(SHARED, 32), plan)
+    service._step(three_answers(), plan)
 
 
 def _names(schema: Any, definitions: Any, path: tuple[str, ...]) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""The process that holds the model: OpenPipe ART around our model service, with an OpenAI-compatible endpoint.
+"""The process that holds the model, with an OpenAI-compatible endpoint; OpenPipe ART's clients can drive it.
 
-control       batches in, new weights out, each exactly once: the server's routes, and ART's backend
-learner       packed rows in; one optimizer step out
+control       batches in, new weights out, each exactly once: the server's routes, and those of ART's clients
+learner       sequences in; one optimizer step out
+arts_own      instead of learner and sampler: ART's own service, Unsloth and vLLM on a GPU
 sampler       prompts in; tokens, log-probs and the policy version out
 endpoint      OpenAI requests in; answers out
 model         the networks of the families of `model/config`, their adapters, what memory they need

@@ -18,6 +18,8 @@ Precision = Literal["float32", "bfloat16"]
 
 LogprobsMode = Literal["raw", "processed"]
 
+PROJECT = "rollbus"
+"""ART's project of every model: a folder in that of the settings."""
 LEAST_TEMPERATURE = 0.01
 """Below it the most probable token is taken: floats cannot separate logits divided by less. (vLLM samples at 0.01
 instead.) Such turns cannot be trained."""
@@ -118,7 +120,7 @@ class ServiceSettings:
     base_model: Path
     """Directory of the base model in Hugging Face layout."""
     directory: Path
-    """Checkpoints, packed tensors and journal."""
+    """Holds a folder for each model, with its checkpoints and its journal."""
     host: str = "127.0.0.1"
     port: int = 0
     """Of the OpenAI-compatible endpoint; 0 takes a free one."""
@@ -134,3 +136,8 @@ class ServiceSettings:
     options: ModelOptions = field(default_factory=ModelOptions)
     tinker: TinkerAccess | None = None
     """The service that holds the weights; `base_model` is then the folder of the tokenizer."""
+
+    @property
+    def model_directory(self) -> Path:
+        """The model's folder, where ART has it too."""
+        return self.directory / PROJECT / "models" / self.model

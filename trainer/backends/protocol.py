@@ -100,7 +100,7 @@ class TrainConfig(FrozenSettings):
     learning_rate: float = Field(default=1e-5, gt=0)
     loss: Literal["cispo", "ppo", "dppo", "importance_sampling", "dro"] = "cispo"
     advantages: Literal["given", "art"] = "given"
-    """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute and scale its own."""
+    """`given` trains on `TrainTrajectory.advantage`; `art` computes and scales them as ART does."""
     distill: Distillation | None = None
     """Learn from what users said after a turn; null learns from rewards alone."""
     advantage_scale: Literal["none", "batch_std"] = "none"
@@ -281,7 +281,7 @@ class Backend(Protocol):
     async def submit(self, request: TrainRequest) -> str:
         """Queue the batch and return its job id, its hash. A hash already known is not trained again.
 
-        art-server: client → server → local → session → service/update/torch_service → update.Learner.step
+        art-server: client → server → local → session → torch_service → update.Learner.step
         """
         ...
 

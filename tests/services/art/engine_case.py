@@ -110,7 +110,7 @@ def train(base_model: str, directory: str, findings: str) -> None:
 
 def translations() -> dict[str, Any]:
     """Each of `CHOICES` in ART's terms."""
-    from rollbus.trainer.art_server.control.engine import internal_config, lora_config, update_arguments
+    from rollbus.trainer.art_server.arts_own.engine import internal_config, lora_config, update_arguments
 
     return {
         name: {

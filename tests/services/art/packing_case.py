@@ -1,4 +1,4 @@
-"""Packs a batch with our LocalBackend where ART is imported, and writes down what the packed tensors hold."""
+"""Packs a batch with ART where that is imported, and writes down what the packed tensors hold."""
 
 import json
 import random
@@ -6,10 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.records.tokens import decode_token_ids, encode_logprobs, encode_token_ids
+from rollbus.trainer.art_server.control.old_config import ClientConfig
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
 SIZES = (1, 2, 3, 8)
 """Members of each group, singletons included."""
+CHOICES = (
+    ArtAdvantages(),
+    ArtAdvantages(scale_rewards=False),
+    ArtAdvantages(balance=0.3),
+    ArtAdvantages(balance=-0.4),
+)
 
 
 def batch() -> TrainRequest:
@@ -31,13 +40,11 @@ def batch() -> TrainRequest:
                         encode_logprobs(logprobs),
                         0,
                         history,
-                        temperature=temperature_of(completion),
-                        logprob_mode="processed",
                         advantage=chance.choice([None, -0.7, 0.0, 1.2]) if group == 3 else None,
                         token_advantages=tuple(chance.uniform(-3, 3) for _ in completion) if group == 2 else (),
                     )
                 )
-                shown = [*shown, *completion, 5] if history == 0 else [7 + turn, *shown]
+                shown = [*shown, *completion, 5] if member % 2 == 0 else [7 + turn, *shown]
             advantage = chance.choice([-1.7, -0.3, 0.0, 1e-3, 0.9, 2.5])
             trajectories.append(
                 TrainTrajectory(f"{group}-{member}", f"{group}", advantage, chance.random(), tuple(turns))
@@ -45,43 +52,58 @@ def batch() -> TrainRequest:
     return TrainRequest("packing", "main", "agent", 0, tuple(trajectories))
 
 
-def temperature_of(completion: list[int]) -> float:
-    """Another one for each turn, from its tokens."""
-    return 0.5 + completion[-1] % 8 / 8
-
-
 def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
-    """Per sampled token as ART packed it: id, advantage, weight, temperature."""
-    import art
+    """Per sampled token as ART packed it for its own service: id, advantage, weight."""
+    from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend, art_groups
 
-    from rollbus.trainer.art_server.control.packing import RollbusBackend, art_groups
-    from rollbus.trainer.art_server.learner.torch_service import TorchService
-    from rollbus.trainer.backends.model_settings import ServiceSettings
-
-    service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
-    backend = RollbusBackend(directory, service)
-    backend.given = {
-        trajectory.trajectory_id: max(trajectory.advantages, key=abs) for trajectory in batch().trajectories
-    }
-    backend.by_turn = batch().trajectories
-    backend.aggregation = aggregation  # type: ignore[assignment]
-    model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
-    backend.tempered = batch().trajectories
-    packed: Any = backend._get_packed_tensors(model, art_groups(batch().trajectories))
-    mask = packed["assistant_mask"]
-    assert service.temperatures is not None
-    columns = [packed[name][mask].tolist() for name in ("tokens", "advantages", "weights")]
-    columns.append(service.temperatures[mask].tolist())
-    service.close()
+    backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=True)
+    backend.given = GivenBatch(batch().trajectories, aggregation)  # type: ignore[arg-type]
+    packed: Any = backend._get_packed_tensors(_model(base_model), art_groups(batch().trajectories))
+    columns = [packed[name][packed["assistant_mask"]].tolist() for name in ("tokens", "advantages", "weights")]
     Path(findings).write_text(json.dumps(sorted(zip(*columns, strict=True))), encoding="utf-8")
 
 
-def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
-    """Id, advantage, weight and temperature of every sampled token, by the records."""
-    rows: list[tuple[int, float, float, float]] = []
+def pack_as_art(base_model: str, directory: str, findings: str) -> None:
+    """For each of `CHOICES`, ART's own rows of the batch: all token ids, and advantage and weight where sampled."""
+    from art.types import TrainConfig as ArtTrainConfig
+
+    from rollbus.trainer.art_server.arts_own.packing import RollbusBackend, art_groups
+
+    backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=False)  # one sequence a row
+    rows_by_choice = []
+    for choice in CHOICES:
+        packed: Any = backend._get_packed_tensors(
+            _model(base_model),
+            art_groups(batch().trajectories),
+            advantage_balance=choice.balance,
+            scale_rewards=choice.scale_rewards,
+            allow_training_without_logprobs=False,
+            plot_tensors=False,
+            packed_sequence_length=None,
+            logprob_calculation_chunk_size=1024,
+        )
+        rows = []
+        for row, sampled in enumerate(packed["assistant_mask"]):
+            token_ids = packed["tokens"][row][packed["group_ids"][row] >= 0].tolist()
+            rows.append([token_ids, *(packed[name][row][sampled].tolist() for name in ("advantages", "weights"))])
+        rows_by_choice.append(sorted(rows))
+    defaults = {name: getattr(ArtTrainConfig(), name) for name in ClientConfig.model_fields}
+    document = {"rows": rows_by_choice, "defaults": defaults}
+    Path(findings).write_text(json.dumps(document), encoding="utf-8")
+
+
+def _model(base_model: str) -> Any:
+    import art
+
+    return art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
+
+
+def expected(aggregation: str) -> list[tuple[int, float, float]]:
+    """Id, advantage and weight of every sampled token, by the records."""
+    rows: list[tuple[int, float, float]] = []
     for trajectory in batch().trajectories:
         sampled = [
-            (token, advantage, turn.temperature)
+            (token, advantage)
             for turn in trajectory.turns
             for token, advantage in zip(
                 decode_token_ids(turn.completion_token_ids), trajectory.token_advantages_of(turn), strict=True
@@ -94,6 +116,6 @@ def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
             if other.group_id == trajectory.group_id
         )
         weight = {"trajectory_mean": 1 / len(sampled), "prompt_mean": 1 / of_group}.get(aggregation, 1.0)
-        rows += [(token, advantage, weight, temperature) for token, advantage, temperature in sampled]
-    mean = sum(weight for _, _, weight, _ in rows) / len(rows)
-    return [(token, advantage, weight / mean, temperature) for token, advantage, weight, temperature in rows]
+        rows += [(token, advantage, weight) for token, advantage in sampled]
+    mean = sum(weight for _, _, weight in rows) / len(rows)
+    return [(token, advantage, weight / mean) for token, advantage, weight in rows]

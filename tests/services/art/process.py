@@ -1,4 +1,4 @@
-"""Art-servers for the tests, forked from one process that has imported ART, which takes 20 s.
+"""Art-servers for the tests, forked from one process that has imported torch and ART, which takes 20 s.
 
 Run as `python -m tests.services.art.process PORT`.
 
@@ -18,8 +18,9 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from rollbus.trainer.art_server.control import environment as art_environment
@@ -30,6 +31,7 @@ art_environment.leave_out_unused()
 from rollbus.local.process.tether import PR_SET_PDEATHSIG  # noqa: E402
 from rollbus.settings import Settings  # noqa: E402
 from rollbus.stack_settings import HOST  # noqa: E402
+from rollbus.trainer.art_server.arts_own import service as arts_own_service  # noqa: E402, F401
 from rollbus.trainer.art_server.checkpoints import checkpoint  # noqa: E402
 from rollbus.trainer.art_server.checkpoints.journal import Journal  # noqa: E402
 from rollbus.trainer.art_server.control import local as art_local  # noqa: E402, F401
@@ -37,6 +39,7 @@ from rollbus.trainer.art_server.control import old_routes as art_old_routes  # n
 from rollbus.trainer.art_server.control import server as art_server  # noqa: E402
 from rollbus.trainer.art_server.learner import torch_service  # noqa: E402
 from rollbus.trainer.art_server.learner.update import Learner  # noqa: E402
+from rollbus.trainer.backends.sequences import TokenSequence, scale_advantages  # noqa: E402
 
 
 def main() -> None:
@@ -98,10 +101,15 @@ def _die_at(point: str) -> None:
 
 
 def _turned(step: Callable[..., Any]) -> Callable[..., Any]:
-    def turned(learner: Learner, packed: Any, *args: Any, **kwargs: Any) -> Any:
-        return step(learner, {**packed, "advantages": -packed["advantages"]}, *args, **kwargs)
+    def turned(learner: Learner, sequences: Sequence[TokenSequence], *args: Any, **kwargs: Any) -> Any:
+        return step(learner, list(map(_turn_signs, sequences)), *args, **kwargs)
 
     return turned
+
+
+def _turn_signs(sequence: TokenSequence) -> TokenSequence:
+    (turned,) = scale_advantages([replace(sequence.trajectory, turns=sequence.turns)], -1.0)
+    return replace(sequence, trajectory=turned, turns=turned.turns)
 
 
 def _killed_before(function: Callable[..., Any]) -> Callable[..., Any]:

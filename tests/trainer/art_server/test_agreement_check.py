@@ -12,7 +12,7 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.art_server.learner.agreement import AgreementCheck
 from rollbus.trainer.art_server.model.model import head, trunk
-from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TurnTokens
 from tests.models import create_model, load_model
 
 PROMPT = [5, 60, 70, 80, 90]
@@ -56,14 +56,10 @@ def make_turn(
     return TurnTokens(encode_token_ids(PROMPT), completion, encode_logprobs(logprobs), version, source=source)
 
 
-def batch_of(*turns: TurnTokens) -> tuple[TrainTrajectory, ...]:
-    return tuple(TrainTrajectory(f"t{index}", "g", 1.0, 1.0, (turn,)) for index, turn in enumerate(turns))
-
-
 def require(
     check: AgreementCheck, model: nn.Module, *turns: TurnTokens, loaded: nn.Module | None = None
 ) -> dict[str, float]:
-    return check.require(batch_of(*turns), base_version=3, most=MOST, model=model, load=lambda _: loaded)
+    return check.require(turns, base_version=3, most=MOST, model=model, load=lambda _: loaded)
 
 
 def test_turns_of_the_model_itself_are_taken_and_their_difference_is_a_metric(model: nn.Module) -> None:

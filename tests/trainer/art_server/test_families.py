@@ -25,7 +25,7 @@ from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import load_model
-from tests.trainer.art_server.test_update import SHARED, packed_row
+from tests.sequences import three_answers
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 384,
@@ -215,7 +215,7 @@ def test_a_trained_adapter_is_what_peft_and_vllm_add_to_the_base(folder: Path, t
     loader = ModelLoader(read_config(folder), lora=LORA, base=folder)
     learner = Learner(loader.config, loader=loader)
     for _ in range(3):  # logits move by 0.1 to 0.7; where they move by 4, float32 rounds by up to 1.1e-4
-        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
+        learner.step(three_answers(), TrainConfig(learning_rate=1e-3))
     save_checkpoint(
         tmp_path / "0001",
         learner.model,

@@ -16,7 +16,7 @@ from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import create_model
-from tests.trainer.art_server.test_update import SHARED, packed_row
+from tests.sequences import three_answers
 
 CONFIG = TrainConfig(learning_rate=1e-2)
 LORA = LoraConfig(rank=4, alpha=8.0)
@@ -67,7 +67,7 @@ def test_a_step_moves_the_adapters_and_nothing_else(base_model: Path, tmp_path: 
     frozen = {name: p.clone() for name, p in one.model.named_parameters() if not p.requires_grad}
     before = {name: p.detach().clone() for name, p in one.masters.named.items()}
     for _ in range(2):  # A has no gradient while B is zero
-        one.step(packed_row(SHARED, 32), CONFIG)
+        one.step(three_answers(), CONFIG)
     assert all(torch.equal(p, frozen[name]) for name, p in one.model.named_parameters() if name in frozen)
     assert all(not torch.equal(p, before[name]) for name, p in one.masters.named.items())
     assert all(".lora_" in name for name in before)
@@ -75,7 +75,7 @@ def test_a_step_moves_the_adapters_and_nothing_else(base_model: Path, tmp_path: 
 
 def test_versions_share_the_frozen_weights_and_nothing_else(base_model: Path, tmp_path: Path) -> None:
     one, first = start(base_model, tmp_path)
-    one.step(packed_row(SHARED, 32), CONFIG)
+    one.step(three_answers(), CONFIG)
     save(one, base_model, tmp_path / "0001")
     serving = loader(base_model)
     models = [serving.load(first), serving.load(tmp_path / "0001")]

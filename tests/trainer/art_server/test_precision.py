@@ -18,7 +18,8 @@ from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig, Precision
 from rollbus.trainer.backends.protocol import TrainConfig
-from tests.trainer.art_server.test_update import SHARED, packed_row
+from rollbus.trainer.backends.sequences import TokenSequence
+from tests.sequences import make_sequence, three_answers
 
 TOLERANCE = 0.01
 """Of one log-prob: activations carry 8 bits, and batch shapes change the order in which they are summed."""
@@ -53,24 +54,20 @@ def test_sampled_logprobs_are_those_of_the_update_within_bfloat16(
             sampler.load(step, loading.load(checkpoint))
             parameters = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(8)]
             answers = [sampler.submit(prompt, parameter, step) for parameter in parameters]
-            rows = rows_of(prompt, [answer.result(timeout=120) for answer in answers])
-            report = learner.step(rows, TrainConfig(learning_rate=1e-2))
+            sequences = sequences_of(prompt, [answer.result(timeout=120) for answer in answers])
+            report = learner.step(sequences, TrainConfig(learning_rate=1e-2))
             assert 0 < report["logprob_difference_max"] < TOLERANCE
             assert report["grad_norm"] > 0
     finally:
         sampler.close()
 
 
-def rows_of(prompt: list[int], answers: list[Any]) -> dict[str, Tensor]:
-    """Each answer a row, with the log-probs it was sampled with; groups alternate the sign of the advantage."""
-    rows = []
-    for number, answer in enumerate(answers):
-        token_ids = [*prompt, *answer.token_ids]
-        sampled = len(answer.token_ids)
-        row = packed_row([(number, number, token_ids, 0, sampled)], len(token_ids))
-        row["logprobs"][0, -sampled:] = torch.tensor(answer.logprobs)
-        rows.append(row)
-    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+def sequences_of(prompt: list[int], answers: list[Any]) -> list[TokenSequence]:
+    """Each answer with the log-probs it was sampled with; advantages alternate their sign."""
+    return [
+        make_sequence(prompt, answer.token_ids, logprobs=answer.logprobs, advantage=1.0 if number % 2 else -1.0)
+        for number, answer in enumerate(answers)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +112,7 @@ def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
     learner = Learner(read_config(base_model), loader=loader(base_model))
     learner.start_from(0, base_model)
     before = {name: master.detach().clone() for name, master in learner.masters.named.items()}
-    learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-6))
+    learner.step(three_answers(), TrainConfig(learning_rate=1e-6))
     moved = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
     assert max(map(float, moved)) < 2e-6
     assert sum(float(one) > 0 for one in moved) > len(moved) / 2
@@ -171,7 +168,7 @@ def test_no_reduction_of_the_update_sees_bfloat16(base_model: Path) -> None:
     learner = Learner(read_config(base_model), loader=loader(base_model))
     learner.start_from(0, base_model)
     with Reductions() as reductions:
-        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
+        learner.step(three_answers(), TrainConfig(learning_rate=1e-3))
     assert {"index_put", "embedding_dense_backward", "log_softmax"} <= reductions.types.keys(), "backwards, too"
     assert reductions.narrow() == set()
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.learner.rows import unpack
+from rollbus.trainer.art_server.learner.rows import grow_trees
 from rollbus.trainer.art_server.learner.update import micro_batches, score
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters, UnknownVersionError
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.art_server.sampler.sampling import choose
 from tests.models import create_model, load_model
+from tests.sequences import make_sequence
 
 PROMPT = [5, 60, 70, 80, 90]
 
@@ -253,18 +254,8 @@ def test_processed_logprobs_are_what_the_update_recomputes_at_that_temperature(
         answer = ask(sampler, temperature=temperature, seed=5)
     finally:
         sampler.close()
-    count, sampled = len(PROMPT) + len(answer.token_ids), len(answer.token_ids)
-    mask = torch.tensor([[False] * len(PROMPT) + [True] * sampled])
-    row = {
-        "tokens": torch.tensor([[*PROMPT, *answer.token_ids]]),
-        "group_ids": torch.zeros(1, count, dtype=torch.long),
-        "parent_ids": torch.zeros(1, count, dtype=torch.long),
-        "input_pos": torch.arange(count)[None],
-        "assistant_mask": mask,
-        **{name: torch.zeros(1, count) for name in ("logprobs", "advantages", "weights")},
-        "temperatures": torch.where(mask, temperature, torch.nan),
-    }
-    (batch,) = micro_batches(unpack(row))
+    sequence = make_sequence(PROMPT, answer.token_ids, logprobs=answer.logprobs, temperature=temperature)
+    (batch,) = micro_batches(grow_trees([sequence]))
     with torch.no_grad():
         scores = score(load_model(base_model)[0], batch)
     assert torch.allclose(torch.tensor(answer.logprobs), scores.logprobs_N, atol=1e-4)

@@ -26,15 +26,14 @@ from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal
 from rollbus.trainer.art_server.control.environment import UNUSED, leave_out_unused
 from rollbus.trainer.art_server.control.server import check_base_model
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
-from rollbus.trainer.art_server.learner.art_plan import StepPlan
-from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
 from rollbus.trainer.art_server.model.memory_limits import memory_failures
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig
 from tests.models import create_model
+from tests.sequences import three_answers
 from tests.trainer.art_server.conftest import SMALL
-from tests.trainer.art_server.test_update import SHARED, packed_row
 
 OPTIONS = ModelOptions(max_rows=4)
 
@@ -52,8 +51,8 @@ def plan(base: int = 0) -> StepPlan:
     )
 
 
-def step(one: TorchService, base: int = 0, **changed: Any) -> dict[str, float]:
-    return one._step(packed_row(SHARED, 32) | changed, plan(base))
+def step(one: TorchService, base: int = 0) -> dict[str, float]:
+    return one._step(three_answers(), plan(base))
 
 
 class Watching(TorchService):
@@ -78,21 +77,21 @@ def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp
 class Threads(TorchService):
     """Notes in which thread each update runs."""
 
-    def _step(self, packed: Any, plan: StepPlan) -> dict[str, float]:
+    def _step(self, sequences: Any, plan: StepPlan) -> dict[str, float]:
         self.used = {*getattr(self, "used", ()), threading.get_ident()}
         time.sleep(0.05)  # long enough for a pool to take another thread for the next
-        return super()._step(packed, plan)
+        return super()._step(sequences, plan)
 
 
 async def test_all_updates_run_in_one_thread_since_each_keeps_the_memory_it_computed_with(
     base_model: Path, tmp_path: Path
 ) -> None:
     one = Threads(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
-    waiting = [asyncio.ensure_future(one.update(packed_row(SHARED, 32), plan(base))) for base in (0, 1, 2)]
+    waiting = [asyncio.ensure_future(one.update(three_answers(), plan(base))) for base in (0, 1, 2)]
     await asyncio.gather(*waiting)
     assert one.store.numbers() == [0, 1, 2, 3]
     assert len(one.used) == 1
-    await one.aclose()
+    one.close()
 
 
 @pytest.mark.parametrize(
@@ -193,10 +192,8 @@ def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(
     base_model: Path, tmp_path: Path, spoilt: float
 ) -> None:
     with service(base_model, tmp_path / "spoiled") as spoiled, service(base_model, tmp_path / "plain") as plain:
-        row = packed_row(SHARED, 32)
-        row["advantages"][row["assistant_mask"]] = spoilt
         with pytest.raises(RejectedError, match=r"not finite.*Look at its advantages"):
-            spoiled._step(row, plan())
+            spoiled._step(three_answers(scale=spoilt), plan())
         assert spoiled.store.numbers() == [0]
         assert step(spoiled) == step(plain)
 
@@ -248,7 +245,7 @@ def test_a_reference_that_is_not_there_is_not_taken_for_a_fault_of_the_batch(bas
         service(base_model, tmp_path) as one,
         pytest.raises(UnavailableError, match="kl_reference_version 7 has no checkpoint"),
     ):
-        one._step(packed_row(SHARED, 32), asked)
+        one._step(three_answers(), asked)
 
 
 class Starving:

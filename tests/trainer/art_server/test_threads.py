@@ -1,20 +1,19 @@
 """A network worth it gets all cores: half for the learner while it computes, and the rest for the sampler."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from rollbus.trainer.art_server.learner import torch_service
-from rollbus.trainer.art_server.learner.art_plan import StepPlan
-from rollbus.trainer.art_server.learner.torch_service import TorchService
+from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
 from rollbus.trainer.art_server.model import threads
 from rollbus.trainer.art_server.model.threads import ThreadShares, choose_threads, count_cores
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+from rollbus.trainer.backends.sequences import TokenSequence
+from tests.sequences import three_answers
 from tests.trainer.art_server.test_service import plan
-from tests.trainer.art_server.test_update import SHARED, packed_row
 
 SMOLLM2 = 576
 
@@ -55,9 +54,9 @@ def test_cores_are_those_that_the_container_and_the_environment_leave(tmp_path: 
 class Counting(TorchService):
     """Notes the threads of the sampler and of an update while that is computed."""
 
-    def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+    def _next_version(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
         self.counted = self.sampler.threads, torch.get_num_threads()
-        return super()._next_version(packed, plan)
+        return super()._next_version(sequences, plan)
 
 
 async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(
@@ -67,7 +66,7 @@ async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(
     monkeypatch.setattr(torch_service, "count_cores", lambda: 5)
     one = Counting(ServiceSettings("agent", base_model, tmp_path))
     assert one.sampler.threads == 5
-    await one.update(packed_row(SHARED, 32), plan())
+    await one.update(three_answers(), plan())
     assert one.counted == (3, 2)
     assert one.sampler.threads == 5
-    await one.aclose()
+    one.close()

@@ -12,7 +12,7 @@ from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.figures import loss_value, step_metrics
 from rollbus.trainer.backends.tinker.memory import loss_slope
-from rollbus.trainer.backends.tinker.sequences import make_sequences
+from rollbus.trainer.backends.tinker.sequences import make_loss_sequences
 from rollbus.trainer.backends.tinker.service import PassOutput
 from rollbus.trainer.grpo import TokenBatch
 from tests.trainer.grpo.token_batches import gradient, one_sequence
@@ -56,7 +56,7 @@ def test_a_services_loss_is_the_learners(seed: int, config: TrainConfig, aggrega
         mask_N=torch.ones(len(own), dtype=torch.bool),
     )
     expected = grpo.metrics(grpo.combine([grpo.policy_loss(batch, config, global_tokens=float(len(own)))]))
-    sequences, loss = make_sequences(trajectories, config)
+    sequences, loss = make_loss_sequences(trajectories, config)
     output = PassOutput(tuple(tuple(part.tolist()) for part in torch.split(own, list(SIZES))), {})
     assert loss_value([trained.sequence for trained in sequences], output, loss) == pytest.approx(expected["loss"])
     metrics = step_metrics(sequences, output, loss)
@@ -71,7 +71,7 @@ def test_the_fake_moves_along_the_learners_gradient(config: TrainConfig, ratio: 
     batch = one_sequence(ratio, advantage=advantage)
     own, behaviour = float(batch.current_N.detach()) - 2, float(batch.behaviour_N) - 2
     turn = TurnTokens(encode_token_ids([7]), encode_token_ids([1]), encode_logprobs([behaviour]), 0)
-    (trained,), loss = make_sequences([TrainTrajectory("t", "g", advantage, 0.0, (turn,))], config)
+    (trained,), loss = make_loss_sequences([TrainTrajectory("t", "g", advantage, 0.0, (turn,))], config)
     slope = loss_slope(loss, own, behaviour, trained.sequence.advantages[0])
     assert slope == pytest.approx(float(gradient(batch, config)), rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Settings that must be made before `import art`: no telemetry, no downloads, no surprise from a .env file."""
+"""Settings that must be made before transformers or ART is imported: no telemetry, no downloads, no .env file."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ def leave_out_unused() -> None:
 
 
 def protect() -> None:
-    """Call before the first import of `art`. Keep values that are set already, except an API key for wandb."""
+    """Call before the first import of either. Keep values that are set already, except an API key for wandb."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if os.environ["WANDB_MODE"] == "disabled":

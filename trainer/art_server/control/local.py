@@ -1,7 +1,7 @@
-"""ART inside this process: batches in, one optimizer step each, with a journal that survives the process.
+"""A model inside this process: batches in, one optimizer step each, with a journal that survives the process.
 
-ART blocks the loop that it runs on (packing, tokenising), so it has a thread and a loop of its own; the methods of
-`ArtLocal` may be awaited from any loop. `session` makes the updates.
+ART's own service blocks the loop that it runs on (packing, tokenising), so a session has a thread and a loop of its
+own; the methods of `ArtLocal` may be awaited from any loop. `session` makes the updates.
 
 The order that makes a batch train exactly once: journal `started` → update → new weights loaded for serving →
 checkpoint renamed, naming its batch and holding its result → journal `done` → served, if so asked → answer. What a
@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.tasks import start_thread
@@ -21,7 +21,6 @@ from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.checkpoints.journal import Failure
 from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.art_server.control.session import ArtSession
-from rollbus.trainer.art_server.learner.art_service import ArtOwnService
 from rollbus.trainer.art_server.learner.torch_service import TorchService
 from rollbus.trainer.backends.admission import Limits, admit
 from rollbus.trainer.backends.jobs import JobBackend
@@ -29,13 +28,16 @@ from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.outcomes import skipped
 from rollbus.trainer.backends.protocol import Capabilities, JobStatus, TrainRequest, TrainResult, Versions
 
+if TYPE_CHECKING:
+    from rollbus.trainer.art_server.arts_own.service import ArtOwnService
+
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
 
 class ArtLocal(JobBackend):
-    """Fulfils `Backend` with ART's LocalBackend and our model service."""
+    """Fulfils `Backend` with our model service, or with ART's own."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         super().__init__(settings.model)
@@ -49,7 +51,7 @@ class ArtLocal(JobBackend):
         self._thread = start_thread(self._loop.run_forever, "art", is_over=lambda: self._closing)
 
     @property
-    def service(self) -> TorchService | ArtOwnService:
+    def service(self) -> "TorchService | ArtOwnService":
         """What serves the model."""
         return self.session.service
 

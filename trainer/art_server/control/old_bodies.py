@@ -19,6 +19,9 @@ from rollbus.trainer.backends.outcomes import describe
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 TOKEN_PREFIX = "token_id:"
+GRADIENT_STEPS = "data/step_num_gradient_steps"
+STEP_METRICS = {"train": "loss", "grad_norm": "grad_norm", "entropy": "entropy", "learning_rate": "learning_rate"}
+"""ART's names of what our learner reports, without `loss/`."""
 COUNTED = (DropReason.OVERLONG, DropReason.NO_SIGNAL, DropReason.NO_TURNS)
 """Reasons for which members of any batch are left out; every other reason is a client's mistake, and an error."""
 
@@ -71,6 +74,25 @@ def trainable(call: TrainCall, limits: Limits) -> Trainable:
                 f"{limits.vocabulary}, with one finite log-prob of at most 0 for each sampled id"
             )
     return Trainable(admitted.trajectories, Counter(map(str, admitted.dropped.values())))
+
+
+def describe_step(trajectories: Sequence[TrainTrajectory], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return what a client of ART reads of a call: its batch, and the optimizer step if there was one."""
+    rewards_by_group: dict[str, set[float]] = {}
+    for trajectory in trajectories:
+        rewards_by_group.setdefault(trajectory.group_id, set()).add(trajectory.reward)
+    groups = float(len(rewards_by_group))
+    step = {
+        "data/step_num_scenarios": groups,
+        "data/step_num_trajectories": float(len(trajectories)),
+        "data/step_num_groups_submitted": groups,
+        "data/step_num_groups_trainable": float(sum(len(rewards) > 1 for rewards in rewards_by_group.values())),
+        "data/step_trainable_assistant_tokens": metrics.get("tokens_trained", 0.0),
+        GRADIENT_STEPS: float(bool(metrics)),
+    }
+    if not metrics:
+        return step
+    return step | {f"loss/{name}": metrics[of_step] for name, of_step in STEP_METRICS.items()}
 
 
 class _Prompts:

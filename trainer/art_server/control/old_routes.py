@@ -3,8 +3,9 @@
     POST /register, /_get_step, /_prepare_backend_for_training, /_train_model (answers NDJSON), /_log,
          /_delete_checkpoint_files (also as /_delete_checkpoints), /close
 
-These clients let ART compute the advantages, and always get the newest weights. `old_bodies` reads and checks what is
-trained; `rendered_prompts` marks a step on prompts that were rendered here, in its metrics and in the checkpoint.
+These clients train on the advantages that ART computes, and always get the newest weights. `old_bodies` reads and
+checks what is trained, `old_config` how; `rendered_prompts` marks a step on prompts that were rendered here, in its
+metrics and in the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from art import types
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.journal import Failure
-from rollbus.trainer.art_server.control.old_bodies import read_call, trainable
+from rollbus.trainer.art_server.control.old_bodies import GRADIENT_STEPS, read_call, trainable
+from rollbus.trainer.art_server.control.old_config import BETA, beta_of, kl_reference
 from rollbus.trainer.art_server.endpoint.tokenizer import render_chat
-from rollbus.trainer.art_server.learner.art_plan import BETA, beta_of, kl_reference
-from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS
 from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.admission import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
@@ -137,7 +136,6 @@ class _OldRoutes:
         put_line: Callable[[dict[str, Any] | None], None],
     ) -> None:
         """One update, on ART's loop. The last line holds the new step's metrics, or the error."""
-        train_options = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
 
         def report(metrics: dict[str, float]) -> None:
             put_line({**metrics, "num_gradient_steps": int(metrics.get(GRADIENT_STEPS, 0)), **remarks})
@@ -149,7 +147,7 @@ class _OldRoutes:
             if config.get(BETA):  # ART no longer has a field for it
                 dev_config = {**dev_config, BETA: config[BETA]}
             async with self._backend.one_update:
-                await self._update(trajectories, types.TrainConfig(**train_options), dev_config, remarks, report)
+                await self._update(trajectories, config, dev_config, remarks, report)
         except Exception as error:
             put_line({"error": f"{type(error).__name__}: {error}", "num_gradient_steps": 0})
         finally:
@@ -158,7 +156,7 @@ class _OldRoutes:
     async def _update(
         self,
         trajectories: tuple[TrainTrajectory, ...],
-        config: types.TrainConfig,
+        config: dict[str, Any],
         dev_config: dict[str, Any],
         remarks: dict[str, int],
         report: Callable[[dict[str, float]], None],
@@ -207,9 +205,9 @@ class _OldRoutes:
             )
 
 
-def _hash_call(trajectories: tuple[TrainTrajectory, ...], config: types.TrainConfig, dev_config: dict[str, Any]) -> str:
+def _hash_call(trajectories: tuple[TrainTrajectory, ...], config: dict[str, Any], dev_config: dict[str, Any]) -> str:
     """Return the hash of what is trained and how: the same for the same call."""
-    return hashlib.sha256(repr((trajectories, config, sorted(dev_config.items()))).encode()).hexdigest()
+    return hashlib.sha256(repr((trajectories, sorted(config.items()), sorted(dev_config.items()))).encode()).hexdigest()
 
 
 def _require(body: dict[str, Any], name: str, kind: type[FieldT]) -> FieldT:

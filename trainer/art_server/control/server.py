@@ -1,4 +1,4 @@
-"""`rollbus art-server`: ART, its model and its endpoint in a process of their own, driven over HTTP.
+"""`rollbus art-server`: a model and its endpoint in a process of their own, driven over HTTP.
 
 Control routes on one port (those of `wire`, ART's old ones, both health routes), the OpenAI-compatible endpoint on
 another and, for clients that know only one address, under /v1 here too. An update belongs to the server, not to the
@@ -61,7 +61,7 @@ MAX_BATCH_BYTES = 512 << 20
 def serve(settings: ServiceSettings, control_port: int, heart: Heart | None = None) -> None:
     """Run until SIGTERM or SIGINT. A running update ends first; one while it starts ends it at once.
 
-    ConfigurationError if a port is taken or the base model cannot be used. Importing ART takes about 20 s, so the
+    ConfigurationError if a port is taken or the base model cannot be used. Importing torch takes about 10 s, so the
     control port is claimed before; it answers once everything else does.
     """
     from rollbus.trainer.art_server.endpoint.http_server import listen
@@ -88,7 +88,7 @@ def _require_token(settings: ServiceSettings) -> None:
 
 @contextlib.contextmanager
 def _ended_by_sigint() -> Iterator[None]:
-    """End by SIGINT as by SIGTERM during the start: the import of ART in its thread gets no KeyboardInterrupt.
+    """End by SIGINT as by SIGTERM during the start: an import in a thread of its own gets no KeyboardInterrupt.
 
     A handler, not SIG_DFL: a library of ART's sets its own, which calls only an earlier handler.
     """
@@ -138,7 +138,7 @@ async def _serve(settings: ServiceSettings, listener: socket.socket, heart: Hear
 
 
 def _make_backend(settings: ServiceSettings) -> ArtLocal | HostedModel:
-    """Return what holds the model, not yet started: ART in this process, or a service elsewhere."""
+    """Return what holds the model, not yet started: this process, or a service elsewhere."""
     if settings.tinker is None:
         from rollbus.trainer.art_server.control.local import ArtLocal
 
@@ -169,7 +169,7 @@ def control_door(token: str | None, host: str = "127.0.0.1", find_principal: Fin
 
 
 def build_control_app(backend: ArtLocal | HostedModel) -> Starlette:
-    """Every route of the control port, around a started backend; those of old clients drive ART alone."""
+    """Every route of the control port, around a started backend; ART's clients are answered where the model is here."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 

@@ -1,54 +1,49 @@
-"""ART's LocalBackend with one model, and the service behind it: an admitted batch → one update, versions → served.
+"""One model and the service behind it: an admitted batch → one update, versions → served.
 
-Lives on ART's loop. Which batch comes when, and what the journal says of it, `local` decides, and `old_routes` for
-clients that drive ART. The checkpoint of an update names its batch and holds the result.
+Lives on the backend's loop. Which batch comes when, and what the journal says of it, `local` decides, and `old_routes`
+for clients that drive ART. The checkpoint of an update names its batch and holds the result.
 """
 
 import asyncio
 import logging
-import math
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import art
-from art import types
-
-from rollbus.schemas.errors import RejectedError, UnavailableError
-from rollbus.trainer.art_server.checkpoints.checkpoint import read_provenance
-from rollbus.trainer.art_server.checkpoints.journal import Journal, recover
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.art_server.checkpoints.journal import Journal, VersionStore, recover
 from rollbus.trainer.art_server.checkpoints.keeping import Keeping
-from rollbus.trainer.art_server.control.engine import internal_config, lora_config, server_config, update_arguments
-from rollbus.trainer.art_server.control.packing import RollbusBackend, art_arguments, art_groups, scale_advantages
-from rollbus.trainer.art_server.learner.art_plan import Provenance, StepPlan, arts_plan
-from rollbus.trainer.art_server.learner.art_service import ArtOwnService
-from rollbus.trainer.art_server.learner.torch_service import GRADIENT_STEPS, TorchService
+from rollbus.trainer.art_server.control.old_bodies import describe_step
+from rollbus.trainer.art_server.control.old_config import read_client_config
+from rollbus.trainer.art_server.learner.art_advantages import make_art_sequences
+from rollbus.trainer.art_server.learner.torch_service import Provenance, StepPlan, TorchService
 from rollbus.trainer.backends.admission import Admitted
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
-from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, WeightsVersion
+from rollbus.trainer.backends.sequences import TokenSequence, make_sequences, scale_advantages, weigh_trajectories
 from rollbus.trainer.backends.wire import from_json, to_json
 from rollbus.trainer.grpo.advantage_scale import reward_scale
 
+if TYPE_CHECKING:
+    from rollbus.trainer.art_server.arts_own.service import ArtOwnService
+
 logger = logging.getLogger(__name__)
 
-PROJECT = "rollbus"
 JOURNAL_NAME = "journal.jsonl"
 LEFT_OF_TEXTS = ("tensors", "reported")
-"""Folders next to the checkpoints: the token ids and log-probs of the batch that ART trains, and what earlier releases
-kept of clients' reports. Nothing reads them after the update."""
+"""Folders next to the checkpoints: the token ids and log-probs of the batch that ART's own service trains, and what
+earlier releases kept of clients' reports. Nothing reads them after the update."""
 
 
 class ArtSession:
     """Open from `start` to `close`; the service is ours, or ART's own if the options ask for it."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self.settings = settings
-        options = settings.options
-        directory = settings.directory / PROJECT / "models" / settings.model
+        directory = settings.model_directory
         of_service = replace(settings, directory=directory)
         self._lock = FolderLock(directory)
         self._directory = directory
@@ -57,35 +52,30 @@ class ArtSession:
         store = TorchService.open_store(of_service)
         for note in recover(self.journal, store):
             logger.warning("%s", note)
-        self.model: art.TrainableModel[Any, Any] = art.TrainableModel(
-            name=settings.model,
-            run_name=settings.model,
-            project=PROJECT,
-            base_model=str(settings.base_model),
-            **_arts_settings(options),
-        )
-        self.own = None if options.art is None else ArtOwnService(of_service)
+        self.own = _open_own(settings, store)
         """The service, if it is ART's own."""
         self.service: TorchService | ArtOwnService = self.own or TorchService(of_service)
-        self.backend = RollbusBackend(str(settings.directory), self.service)
         self.keeping = Keeping(settings.model, self.service, self.journal, settings.retention)
         """Says which checkpoint serves and which goes."""
 
     async def start(self) -> None:
         """Load the weights and open the model endpoint."""
         if self.own is not None:
-            await self._register()  # writes version 0, the first time
+            await self.own.open()  # writes version 0, the first time
             newest = self.service.store.numbers()[-1]
             self.journal.served(serving=newest, head=newest)
         elif self.journal.serving is None:
             self.journal.served(serving=self.service.serving, head=self.head())
         self.service.serve(self.journal.serving or 0)
-        if self.own is None:
-            await self._register()  # its endpoint answers from here on
+        if isinstance(self.service, TorchService):
+            await asyncio.to_thread(self.service.open_endpoint)  # answers from here on
 
     async def close(self) -> None:
         """Stop serving, and unlock the folder."""
-        await self.backend.close()
+        if isinstance(self.service, TorchService):
+            await asyncio.to_thread(self.service.close)
+        else:
+            await self.service.close()
         self._lock.close()
 
     def head(self) -> int:
@@ -114,52 +104,91 @@ class ArtSession:
         )
 
     async def update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
-        """Call ART's `train` once, for one optimizer step."""
-        results: list[TrainResult] = []
+        """Make one optimizer step. RejectedError if no advantage is left of what was admitted."""
         describe_update = self._provenance(request, admitted, {"run_id": request.run_id})
+        results: list[TrainResult] = []
 
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
             update = describe_update(version, metrics)
             results.append(from_json(TrainResult, update["result"]))
             return update
 
-        try:
-            trained = await self._train(request, admitted, provenance)
-        finally:
-            await asyncio.to_thread(self._remove_texts)
-        if trained.metrics.get(GRADIENT_STEPS) and self.own is not None:
-            self.own.note(trained.step, provenance(trained.step, trained.metrics))
-            self.own.serve(trained.step)
-        if not results or not trained.metrics.get(GRADIENT_STEPS):
-            raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
+        if isinstance(self.service, TorchService):
+            await self._step(self.service, request, admitted.trajectories, provenance)
+        else:
+            await self._step_of_art(self.service, request, admitted.trajectories, provenance)
         return results[-1]
 
     async def follow(
-        self, request: TrainRequest, config: types.TrainConfig, dev_config: Any, remarks: Mapping[str, Any]
+        self, request: TrainRequest, config: Mapping[str, Any], dev_config: Any, remarks: Mapping[str, Any]
     ) -> AsyncIterator[dict[str, float]]:
         """Make one update with ART's own configuration, for a client that drives ART; yield its metrics.
 
         The checkpoint names the request and holds its result and the remarks.
         """
-        base, metrics = request.base_version, dict[str, float]()
         provenance = self._provenance(request, Admitted(request.trajectories, {}), remarks)
         if isinstance(self.service, TorchService):
-            self.service.plan = arts_plan(base, config, dev_config, provenance)
-        groups = art_groups(request.trajectories)
+            train_config, choice = read_client_config(config, dev_config)
+            sequences = make_art_sequences(request.trajectories, choice)
+            plan, metrics = StepPlan(request.base_version, train_config, provenance), dict[str, float]()
+            if sequences:
+                metrics = await self.service.update(sequences, plan)
+            yield describe_step(request.trajectories, metrics)
+            return
         try:
-            async for metrics in self.backend._train_model(self.model, groups, config, dev_config):
+            async for metrics in self.service.follow(request, config, dev_config):
                 yield metrics
         finally:
-            if isinstance(self.service, TorchService):
-                self.service.plan = None
             await asyncio.to_thread(self._remove_texts)
         newest = self.service.store.numbers()[-1]
-        if self.own is not None and newest != base:
-            self.own.note(newest, provenance(newest, metrics))
+        if newest != request.base_version:
+            self.service.note(newest, provenance(newest, metrics))
 
     async def serve(self, version: int, *, as_head: bool = False) -> None:
         """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
         await asyncio.to_thread(self.keeping.serve, version, as_head=as_head)
+
+    async def _step(
+        self,
+        service: TorchService,
+        request: TrainRequest,
+        trajectories: Sequence[TrainTrajectory],
+        provenance: Provenance,
+    ) -> None:
+        config, figures = request.config, dict[str, float]()
+        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in trajectories])
+        sequences: Sequence[TokenSequence]
+        if config.advantages == "art":
+            sequences = make_art_sequences(trajectories)
+        else:
+            if config.distill is not None:
+                trained, figures = await service.distill(
+                    trajectories, config.distill, base_version=request.base_version, scale=scale
+                )
+            else:
+                trained = scale_advantages(trajectories, scale)
+            sequences = make_sequences(trained, weigh_trajectories(trained, config.aggregation))
+        if not any(advantage for sequence in sequences for advantage in sequence.advantages):
+            raise RejectedError(
+                f"batch {request.batch_hash} was admitted, but all its advantages are 0: nothing trains"
+            )
+        plan = StepPlan(request.base_version, config, provenance, request.most_difference, figures)
+        await service.update(sequences, plan)
+
+    async def _step_of_art(
+        self,
+        service: "ArtOwnService",
+        request: TrainRequest,
+        trajectories: Sequence[TrainTrajectory],
+        provenance: Provenance,
+    ) -> None:
+        scale = reward_scale(request.config.advantage_scale, [trajectory.reward for trajectory in trajectories])
+        try:
+            version, metrics = await service.train(request, scale_advantages(trajectories, scale))
+        finally:
+            await asyncio.to_thread(self._remove_texts)
+        service.note(version, provenance(version, metrics))
+        service.serve(version)
 
     def _remove_texts(self) -> None:
         for name in LEFT_OF_TEXTS:
@@ -186,73 +215,11 @@ class ArtSession:
 
         return provenance
 
-    async def _register(self) -> None:
-        """Let ART start its service, ours or its own; again after its own closed itself."""
-        if self.own is None:
-            await self.model.register(self.backend)
-            return
-        settings = self.settings
-        where = server_config(settings.host, settings.port, settings.api_key)
-        await self.model.register(self.backend, _openai_client_config=where)
-        self.own.base_url = self.model.inference_base_url
-        if not read_provenance(self.own.store.path(0)):
-            self.own.note(0, {"version": 0, "parent": None, "base_model": settings.base_model.name})
 
-    async def _train(self, request: TrainRequest, admitted: Admitted, provenance: Provenance) -> Any:
-        backend, config, engine = self.backend, request.config, self.settings.options.art
-        arguments = art_arguments(config) if engine is None else update_arguments(config, engine)
-        figures: Mapping[str, float] = {}
-        if config.advantages == "given":
-            trained, figures = await self._given_advantages(request, admitted)
-            backend.given = {trajectory.trajectory_id: max(trajectory.advantages, key=abs) for trajectory in trained}
-            if any(trajectory.has_turn_advantages for trajectory in admitted.trajectories + trained):
-                backend.by_turn = trained
-        backend.aggregation = config.aggregation
-        if any(turn.temperature != 1 for trajectory in admitted.trajectories for turn in trajectory.turns):
-            backend.tempered = admitted.trajectories
-        if isinstance(self.service, TorchService):
-            self.service.plan = StepPlan(
-                request.base_version,
-                config,
-                provenance,
-                trajectories=admitted.trajectories if request.most_difference is not None else (),
-                most_difference=request.most_difference or math.inf,
-                figures=figures,
-            )
-        try:
-            return await backend.train(
-                self.model, art_groups(admitted.trajectories), save_checkpoint=False, **arguments
-            )
-        except Exception as error:
-            if self.own is None or isinstance(error, RejectedError):
-                raise
-            backend.forget_service()  # it has closed itself, vLLM included
-            await self._register()
-            raise UnavailableError(
-                f"ART's own service failed ({type(error).__name__}: {error}) and was started again from version "
-                f"{request.base_version}; look at its log, and at docs/gpu.md if it ran out of memory"
-            ) from error
-        finally:
-            backend.given, backend.tempered, backend.by_turn = None, (), ()
-            if isinstance(self.service, TorchService):
-                self.service.plan, self.service.temperatures = None, None
+def _open_own(settings: ServiceSettings, store: VersionStore) -> "ArtOwnService | None":
+    """Return ART's own service if the options ask for it: nothing else needs ART's import."""
+    if settings.options.art is None:
+        return None
+    from rollbus.trainer.art_server.arts_own.service import ArtOwnService
 
-    async def _given_advantages(
-        self, request: TrainRequest, admitted: Admitted
-    ) -> tuple[tuple[TrainTrajectory, ...], Mapping[str, float]]:
-        """Return the batch with the advantages that are trained, and what was measured on the way."""
-        config = request.config
-        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in admitted.trajectories])
-        if config.distill is not None and isinstance(self.service, TorchService):
-            return await self.service.distill(
-                admitted.trajectories, config.distill, base_version=request.base_version, scale=scale
-            )
-        return tuple(scale_advantages(trajectory, scale) for trajectory in admitted.trajectories), {}
-
-
-def _arts_settings(options: ModelOptions) -> dict[str, Any]:
-    """Return arguments of `art.TrainableModel`: all for its own service, the longest sequence for ours."""
-    if options.art is not None:
-        return {"_internal_config": internal_config(options, options.art), "lora_config": lora_config(options)}
-    longest = options.max_tokens
-    return {"_internal_config": {"init_args": {"max_seq_length": longest}} if longest else None}
+    return ArtOwnService(settings, store, settings.options.art)

@@ -1,5 +1,6 @@
-"""A packed batch in, changed weights out.
+"""The sequences of a batch in, changed weights out.
 
-Read `update` first, then `rows` (samples to tensors); `torch_service` (our own) and `art_service` (ART's) are the two
-services that ART can drive. `hinted` scores a batch's tokens again before the update, behind users' words.
+Read `torch_service` first (a plan → the next version), then `update` (the optimizer step) and `rows` (sequences to
+tensors). `agreement` holds a batch against the model before it is trained, `hinted` scores its tokens behind users'
+words, and `art_advantages` computes the advantages that ART would.
 """

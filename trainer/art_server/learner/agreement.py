@@ -24,7 +24,7 @@ from rollbus.trainer.backends.agreement import (
     name_temperature,
     name_version,
 )
-from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TurnTokens
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class AgreementCheck:
 
     def require(
         self,
-        trajectories: Iterable[TrainTrajectory],
+        turns: Iterable[TurnTokens],
         *,
         base_version: int,
         most: float,
@@ -56,34 +56,31 @@ class AgreementCheck:
         `model` holds the base version; `load` reads another one, or returns None where it is not kept any more.
         """
         differences = []
-        for (source, version), turns in self._choose(trajectories, base_version).items():
+        for (source, version), chosen in self._choose(turns, base_version).items():
             network = model if version == base_version else load(version)
             if network is None:
                 continue
-            agreement = measure(network, source, version, turns)
+            agreement = measure(network, source, version, chosen)
             if not agreement.difference <= most:  # NaN is no agreement
                 others = sorted({version - 1, version + 1, 0} - {version, -1})
-                cause = find_cause(network, turns, most=most, versions=others, load=load)
+                cause = find_cause(network, chosen, most=most, versions=others, load=load)
                 raise RejectedError(describe_disagreement(agreement, cause, most=most))
             self._agreed.add(source)
             differences.append(agreement.difference)
         return {"source_difference_max": max(differences)} if differences else {}
 
-    def _choose(
-        self, trajectories: Iterable[TrainTrajectory], base_version: int
-    ) -> dict[tuple[str, int], list[TurnTokens]]:
+    def _choose(self, turns: Iterable[TurnTokens], base_version: int) -> dict[tuple[str, int], list[TurnTokens]]:
         """Return the turns to compute again, by source and version: the shortest, so that the order does not matter."""
         turns_by_source: dict[str, list[TurnTokens]] = {}
-        for trajectory in trajectories:
-            for turn in trajectory.turns:
-                turns_by_source.setdefault(turn.source, []).append(turn)
+        for turn in turns:
+            turns_by_source.setdefault(turn.source, []).append(turn)
         chosen = {}
-        for source, turns in sorted(turns_by_source.items()):
-            versions = {turn.policy_version for turn in turns}
+        for source, of_source in sorted(turns_by_source.items()):
+            versions = {turn.policy_version for turn in of_source}
             if base_version not in versions and source in self._agreed:
                 continue
             version = base_version if base_version in versions else max(versions)
-            candidates = sorted((turn for turn in turns if turn.policy_version == version), key=_length)
+            candidates = sorted((turn for turn in of_source if turn.policy_version == version), key=_length)
             fitting = [turn for turn in candidates if _length(turn)[0] <= LONGEST_TOKENS] or candidates[:1]
             chosen[source, version] = fitting[: LATER_TURNS if source in self._agreed else FIRST_TURNS]
         return chosen

@@ -1,11 +1,10 @@
-"""Take ART's packed rows apart into sequences, and lay those with a common beginning into one row, for one computation.
+"""Sequences → rows in which those with a common beginning share it, for one computation.
 
-ART packs sequences as trees of segments: a position attends to earlier ones of its own segment and of those above. It
-shares only long beginnings among them. Here every segment with sampled tokens, after all that is above it, is a
-sequence up to the last token that a log-prob is read at. Sorted, sequences lie beside those that they share most with.
+Every sequence goes up to the last token that a log-prob is read at. Sorted, sequences lie beside those that they share
+most with.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.backends.sequences import TokenSequence
 
-PADDING_GROUP = -1
 SHARED_TOKENS = 16
 """Shorter beginnings are not worth the mask that sharing needs."""
 TREE_TOKENS = 1024
@@ -81,11 +80,11 @@ class TreeBatch:
         return follows_B_T_T.tril_() | torch.eye(len(places_T), dtype=torch.bool)  # padding attends to itself
 
 
-def unpack(packed: Mapping[str, Tensor]) -> list[Tree]:
+def grow_trees(sequences: Sequence[TokenSequence]) -> list[Tree]:
     """Trees of all sequences, shortest first; ties keep their order, so the step is reproducible."""
-    paths = [path for row in range(packed["tokens"].shape[0]) for path in _read_sequences(packed, row)]
-    order = sorted(range(len(paths)), key=lambda index: paths[index].token_ids.astype(">u4").tobytes())
-    return sorted(_build_trees([_numbered(paths[index], index) for index in order]), key=len)
+    paths = [_read_path(sequence, number) for number, sequence in enumerate(sequences)]
+    paths.sort(key=lambda path: path.token_ids.astype(">u4").tobytes())
+    return sorted(_build_trees(paths), key=len)
 
 
 def batches(trees: Sequence[Tree], *, padded_tokens: int) -> list[TreeBatch]:
@@ -109,49 +108,24 @@ class _Path:
     samples: Samples
 
 
-def _numbered(path: _Path, number: int) -> _Path:
-    return _Path(path.token_ids, path.columns, {**path.samples, "sequence": torch.full((len(path.columns),), number)})
-
-
-def _read_sequences(packed: Mapping[str, Tensor], row: int) -> Iterator[_Path]:
-    """Yield each segment that has sampled tokens, after all that is above it."""
-    groups, parents = packed["group_ids"][row].numpy(), packed["parent_ids"][row].numpy()
-    tokens = packed["tokens"][row].numpy()
-    sampled = (packed["assistant_mask"][row].bool() & packed["logprobs"][row].isfinite()).numpy()
-    numbers, counts = np.unique(groups, return_counts=True)
-    places = dict(zip(numbers.tolist(), np.split(np.argsort(groups, kind="stable"), counts.cumsum()[:-1]), strict=True))
-    places.pop(PADDING_GROUP, None)
-    parent_of = {group: int(parents[at[0]]) for group, at in places.items()}
-    for group, at in places.items():
-        sampled_places = at[sampled[at]]
-        if len(sampled_places):
-            above = [places[ancestor] for ancestor in _ancestors(group, parent_of)[::-1]]
-            path = np.concatenate(above)
-            columns = np.flatnonzero(sampled[at]) + len(path) - len(at) - 1
-            if columns[0] < 0:
-                raise RejectedError("packed row is broken: a sampled token has no token before it")
-            yield _Path(
-                tokens[path[: columns[-1] + 1]], columns, _read_samples(packed, row, torch.from_numpy(sampled_places))
-            )
-
-
-def _read_samples(packed: Mapping[str, Tensor], row: int, at: Tensor) -> Samples:
-    temperatures = packed.get("temperatures")
-    names = {"target": "tokens", "behaviour": "logprobs", "advantage": "advantages", "weight": "weights"}
-    return {
-        **{name: packed[column][row][at] for name, column in names.items()},
-        "temperature": torch.ones(len(at)) if temperatures is None else temperatures[row][at],
+def _read_path(sequence: TokenSequence, number: int) -> _Path:
+    """Return a sequence as numbers. RejectedError if the first token of all was sampled: nothing predicts it."""
+    spans = sequence.spans
+    if spans[0].start == 0:
+        raise RejectedError(f"trajectory {sequence.trajectory.trajectory_id} has a turn with no token before its first")
+    token_ids = np.frombuffer(sequence.token_ids, "<i4").astype(np.int64)
+    places = np.concatenate([np.arange(span.start, span.end) for span in spans])
+    behaviour = np.frombuffer(b"".join(span.turn.logprobs for span in spans), "<f4").astype(np.float32)
+    temperatures = [torch.full((span.end - span.start,), span.turn.temperature) for span in spans]
+    samples = {
+        "target": torch.from_numpy(token_ids[places]),
+        "behaviour": torch.from_numpy(behaviour),
+        "advantage": torch.tensor(list(sequence.advantages), dtype=torch.float32),
+        "weight": torch.full((len(places),), sequence.weight),
+        "temperature": torch.cat(temperatures),
+        "sequence": torch.full((len(places),), number),
     }
-
-
-def _ancestors(group: int, parent_of: Mapping[int, int]) -> list[int]:
-    """The group itself, its parent, and so on up to the root."""
-    path = [group]
-    while (parent := parent_of.get(path[-1], path[-1])) != path[-1] and parent != PADDING_GROUP:
-        if parent in path:
-            raise RejectedError(f"packed row is broken: group {group} is its own ancestor")
-        path.append(parent)
-    return path
+    return _Path(token_ids[: places[-1]], places - 1, samples)
 
 
 def _build_trees(paths: Sequence[_Path]) -> Iterator[Tree]:

@@ -1,28 +1,22 @@
-"""ART's model service, with our model instead of vLLM and the GPU trainer.
-
-ART's LocalBackend calls it: `start_openai_server` once, `train` with packed rows on disk, and the rest around them.
-`train` takes what ART's configuration cannot carry (base version, batch hash, result) from the `StepPlan` that the
-caller left in `plan`.
-"""
-
-from __future__ import annotations
+"""Our model service: it serves the versions of one model, and makes the next one of the sequences of a batch."""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
+from rollbus.schemas.records.tokens import token_count
 from rollbus.trainer.art_server.checkpoints.base_version import check_same_base, check_same_weights, write_base_version
 from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
@@ -32,7 +26,6 @@ from rollbus.trainer.art_server.endpoint.hints import HintPlace
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
 from rollbus.trainer.art_server.learner.agreement import AgreementCheck
-from rollbus.trainer.art_server.learner.art_plan import StepPlan
 from rollbus.trainer.art_server.learner.hinted import score_turns
 from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
@@ -43,17 +36,29 @@ from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.distillation import distilled, place_hints
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import Distillation, TrainTrajectory
-
-if TYPE_CHECKING:
-    from art import dev, types
-    from art.preprocessing.pack import DiskPackedTensors
+from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainTrajectory
+from rollbus.trainer.backends.sequences import TokenSequence
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 4096
 """Of a model that could go further: each row reserves room for so many."""
-GRADIENT_STEPS = "data/step_num_gradient_steps"
+
+Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
+"""What to write into a checkpoint, from its version and the step's metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What an update is told beside its sequences."""
+
+    base_version: int
+    config: TrainConfig
+    provenance: Provenance
+    most_difference: float | None = None
+    """Refuse the batch where a source's log-probs differ by more from the model's own; None compares nothing."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured of the batch before the update, for the step's metrics."""
 
 
 class TorchService:
@@ -104,9 +109,6 @@ class TorchService:
         newest = self.store.numbers()[-1]
         self._read_version(newest)
         self.served = ServedModel(settings.model, self.sampler, self.tokenizer, newest, self.load_version)
-        self.plan: StepPlan | None = None
-        self.temperatures: Tensor | None = None
-        """Of the next update's packed tokens, in the same places; None where all were sampled at 1."""
         self._server: EndpointServer | None = None
         self._closed = False
         self.serve(newest)
@@ -169,68 +171,16 @@ class TorchService:
             raise
         return True
 
-    # What ART's LocalBackend calls.
+    def open_endpoint(self) -> None:
+        """Answer requests at the address of the settings, from now on."""
+        door = model_door(self.settings.api_key, self.settings.host, self.settings.find_principal)
+        self._server = EndpointServer(build_app(self.served), door, host=self.settings.host, port=self.settings.port)
+        self._server.start()
 
-    async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
-        """Start the endpoint; a second call returns the running one's address."""
-        if self._server is None:
-            door = model_door(self.settings.api_key, self.settings.host, self.settings.find_principal)
-            self._server = EndpointServer(
-                build_app(self.served), door, host=self.settings.host, port=self.settings.port
-            )
-            await asyncio.to_thread(self._server.start)
-        return self._server.host, self._server.port
-
-    async def vllm_engine_is_sleeping(self) -> bool:
-        return False
-
-    async def acquire_exact_adapter(self, step: int, checkpoint_path: str) -> str:
-        if not await asyncio.to_thread(self.load_version, step):
-            raise ConfigurationError(f"version {step} of {self.settings.model} has no checkpoint at {checkpoint_path}")
-        return f"{self.settings.model}@{step}"
-
-    async def release_exact_adapter(self, step: int) -> None:
-        """Nothing to do: a version stays loaded while requests use it."""
-
-    async def register_lora_for_step(self, step: int, checkpoint_dir: str) -> None:
-        """ART copied a checkpoint to a new number because there was nothing to train."""
-        await asyncio.to_thread(self.load_version, step)
-
-    async def resolve_global_grad_accumulation_sequences(self, config: types.TrainConfig) -> int:
-        """For ART's estimates only: every call is one optimizer step, and says so."""
-        return 1
-
-    async def train(
-        self,
-        disk_packed_tensors: DiskPackedTensors,
-        config: types.TrainConfig,
-        _config: dev.TrainConfig,
-        verbose: bool = False,
-    ) -> AsyncIterator[dict[str, float]]:
-        """One optimizer step over all rows; the new version is loaded before its directory exists."""
-        from art.preprocessing.pack import packed_tensors_from_dir
-
-        packed = {
-            name: value.clone()  # the files are mapped and reused by the next call
-            for name, value in packed_tensors_from_dir(**disk_packed_tensors).items()
-            if isinstance(value, torch.Tensor)
-        }
-        if self.temperatures is not None:
-            packed["temperatures"] = self.temperatures
-        if self.plan is None:
-            raise ConfigurationError("an update needs a plan that names its base version; set `plan` first")
-        metrics = await self.update(packed, self.plan)
-        yield {
-            "loss/train": metrics["loss"],
-            "loss/grad_norm": metrics["grad_norm"],
-            "loss/entropy": metrics["entropy"],
-            "loss/learning_rate": metrics["learning_rate"],
-            GRADIENT_STEPS: 1.0,
-        }
-
-    async def update(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
-        """Make the next version; it is made to its end if the caller is cancelled."""
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, self._step, packed, plan))
+    async def update(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
+        """Make the next version by one optimizer step; it is made to its end if the caller is cancelled."""
+        step = asyncio.get_running_loop().run_in_executor(self._updates, self._step, sequences, plan)
+        return await asyncio.shield(step)
 
     async def distill(
         self, trajectories: Sequence[TrainTrajectory], settings: Distillation, *, base_version: int, scale: float
@@ -251,9 +201,6 @@ class TorchService:
         trained, figures = await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, compute))
         return trained, {**figures, "distill_seconds": time.monotonic() - began}
 
-    async def aclose(self) -> None:
-        await asyncio.to_thread(self.close)
-
     def close(self) -> None:
         if self._closed:
             return
@@ -263,13 +210,14 @@ class TorchService:
         self.sampler.close()
         self._updates.shutdown(wait=False)
 
-    def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+    def _step(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
         """Make the next version. UnavailableError where memory runs out or a version that it needs cannot be read.
 
         Then there is no new version. The batch is not at fault and must not be dropped.
         """
-        with self._learning(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
-            return self._next_version(packed, plan)
+        tokens = sum(token_count(sequence.token_ids) for sequence in sequences)
+        with self._learning(f"the update from version {plan.base_version} over {tokens} tokens"):
+            return self._next_version(sequences, plan)
 
     @contextmanager
     def _learning(self, what: str) -> Iterator[None]:
@@ -284,18 +232,20 @@ class TorchService:
         finally:
             self.sampler.threads = self._threads.sampler
 
-    def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+    def _next_version(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
         """Update, load the result for serving, then publish it as a checkpoint."""
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
-        agreement = self._agreement.require(
-            plan.trajectories,
-            base_version=plan.base_version,
-            most=plan.most_difference,
-            model=learner.model,
-            load=self._load_kept,
-        )
-        metrics = agreement | dict(plan.figures) | learner.step(packed, plan.config, reference=self._reference(plan))
+        agreement: dict[str, float] = {}
+        if plan.most_difference is not None:
+            agreement = self._agreement.require(
+                [turn for sequence in sequences for turn in sequence.turns],
+                base_version=plan.base_version,
+                most=plan.most_difference,
+                model=learner.model,
+                load=self._load_kept,
+            )
+        metrics = agreement | dict(plan.figures) | learner.step(sequences, plan.config, reference=self._reference(plan))
         save_checkpoint(
             self.store.path(version),
             learner.model,

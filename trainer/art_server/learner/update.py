@@ -1,12 +1,12 @@
-"""One optimizer step from packed rows: all rows of a call are accumulated, then AdamW moves the weights once.
+"""One optimizer step from the sequences of a batch: all are accumulated, then AdamW moves the weights once.
 
-Deterministic: the same weights, optimizer state, rows and thread count give the same bits. A gradient that is not
+Deterministic: the same weights, optimizer state, sequences and thread count give the same bits. A gradient that is not
 finite is refused before the optimizer sees it, so a bad batch leaves no trace.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,13 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.trainer import grpo
 from rollbus.trainer.art_server.checkpoints.checkpoint import load_optimizer
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.learner.rows import Tree, TreeBatch, batches, unpack
+from rollbus.trainer.art_server.learner.rows import Tree, TreeBatch, batches, grow_trees
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.master_weights import MasterWeights
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.sequences import TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,10 @@ class Learner:
         self.version = version
 
     def step(
-        self, packed: Mapping[str, Tensor], config: TrainConfig, *, reference: Path | None = None
+        self, sequences: Sequence[TokenSequence], config: TrainConfig, *, reference: Path | None = None
     ) -> dict[str, float]:
         """Apply one batch and return its metrics. RejectedError, and no change, if its gradient is not finite."""
-        prepared = micro_batches(unpack(packed), device=self._device)
+        prepared = micro_batches(grow_trees(sequences), device=self._device)
         tokens = sum(len(batch.targets_N) for batch in prepared)
         if tokens == 0:
             raise RejectedError("the batch holds no sampled token to train on")

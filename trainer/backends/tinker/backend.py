@@ -33,7 +33,7 @@ from rollbus.trainer.backends.protocol import (
     WeightsVersion,
 )
 from rollbus.trainer.backends.tinker.figures import require_agreement, require_finite, step_metrics
-from rollbus.trainer.backends.tinker.sequences import make_optimizer, make_sequences
+from rollbus.trainer.backends.tinker.sequences import make_loss_sequences, make_optimizer
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
 from rollbus.trainer.grpo.advantage_scale import reward_scale
@@ -200,7 +200,7 @@ class TinkerBackend(JournaledBackend):
     async def _train_run(self, run: TrainingRun, request: TrainRequest, admitted: Admitted) -> dict[str, float]:
         """Make the one optimizer step; return its metrics."""
         trajectories, figures = await self._distill(request, admitted)
-        sequences, loss = make_sequences(trajectories, request.config)
+        sequences, loss = make_loss_sequences(trajectories, request.config)
         started_s = time.monotonic()
         output = await run.forward_backward([sequence.sequence for sequence in sequences], loss)
         passed_s = time.monotonic()

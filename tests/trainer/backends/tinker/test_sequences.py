@@ -8,7 +8,7 @@ import pytest
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
-from rollbus.trainer.backends.tinker.sequences import find_unsupported, make_loss, make_sequences
+from rollbus.trainer.backends.tinker.sequences import find_unsupported, make_loss, make_loss_sequences
 
 
 def make_turn(prompt: list[int], completion: list[int], *, history: int = 0) -> TurnTokens:
@@ -26,7 +26,7 @@ def make_trajectory(*turns: TurnTokens, name: str = "t", group: str = "g", advan
 
 
 def test_a_turn_is_shifted_by_one_and_trains_only_what_was_sampled() -> None:
-    (trained,), loss = make_sequences([make_trajectory(make_turn([1, 2, 3], [4, 5]))], TrainConfig())
+    (trained,), loss = make_loss_sequences([make_trajectory(make_turn([1, 2, 3], [4, 5]))], TrainConfig())
     assert (trained.sequence.token_ids, trained.sequence.target_ids) == ((1, 2, 3, 4), (2, 3, 4, 5))
     assert trained.sequence.logprobs == (0, 0, -0.5, -1.0)
     assert trained.sequence.advantages == (0, 0, 0.5, 0.5)
@@ -35,7 +35,7 @@ def test_a_turn_is_shifted_by_one_and_trains_only_what_was_sampled() -> None:
 
 def test_turns_that_continue_one_another_become_one_sequence() -> None:
     turns = make_turn([1], [2, 3]), make_turn([1, 2, 3, 9], [4])
-    (trained,), _ = make_sequences([make_trajectory(*turns)], TrainConfig())
+    (trained,), _ = make_loss_sequences([make_trajectory(*turns)], TrainConfig())
     assert trained.sequence.target_ids == (2, 3, 9, 4)
     assert [math.copysign(1, advantage) if advantage else 0 for advantage in trained.sequence.advantages] == [
         1,
@@ -48,7 +48,7 @@ def test_turns_that_continue_one_another_become_one_sequence() -> None:
 
 @pytest.mark.parametrize("second", [make_turn([1, 2, 8, 9], [4]), make_turn([1, 2, 3, 9], [4], history=1)])
 def test_a_prompt_that_does_not_continue_begins_another_sequence(second: TurnTokens) -> None:
-    sequences, _ = make_sequences([make_trajectory(make_turn([1], [2, 3]), second)], TrainConfig())
+    sequences, _ = make_loss_sequences([make_trajectory(make_turn([1], [2, 3]), second)], TrainConfig())
     assert [len(trained.sequence.token_ids) for trained in sequences] == [2, 4]
 
 
@@ -59,7 +59,7 @@ def sums_by_trajectory(config: TrainConfig) -> list[float]:
         make_trajectory(make_turn([1], [2, 3, 4]), name="b"),
         make_trajectory(make_turn([1], [2, 3, 4, 5]), name="c", group="h"),
     ]
-    sequences, _ = make_sequences(trajectories, config)
+    sequences, _ = make_loss_sequences(trajectories, config)
     return [math.fsum(trained.sequence.advantages) for trained in sequences]
 
 
@@ -79,7 +79,7 @@ def test_the_advantages_hold_the_weights_and_the_divisor(config: TrainConfig, su
 
 def test_the_pull_of_dro_is_on_the_scale_of_its_advantages() -> None:
     trajectory = make_trajectory(make_turn([1], [2, 3, 4, 5]))
-    (trained,), loss = make_sequences([trajectory], TrainConfig(loss="dro", dro_beta=0.2))
+    (trained,), loss = make_loss_sequences([trajectory], TrainConfig(loss="dro", dro_beta=0.2))
     assert loss.bounds["beta"] / trained.sequence.advantages[0] == pytest.approx(0.2)
 
 
@@ -124,7 +124,7 @@ def test_each_loss_has_its_bounds(config: TrainConfig, bounds: dict[str, float])
 def test_each_turn_of_a_sequence_has_its_own_advantage() -> None:
     first = replace(make_turn([1, 2], [3]), advantage=2.0)
     second = replace(make_turn([1, 2, 3, 4], [5, 6]), advantage=-1.0)
-    (trained,), _ = make_sequences([make_trajectory(first, second)], TrainConfig())
+    (trained,), _ = make_loss_sequences([make_trajectory(first, second)], TrainConfig())
     whole = trained.sequence.advantages
     assert len(whole) == 5
     assert (whole[0], whole[2]) == (0.0, 0.0)

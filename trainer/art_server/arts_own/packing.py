@@ -1,14 +1,13 @@
-"""Our LocalBackend: ART's tokenising by recorded ids and its packing, with the advantages that grouping computed.
+"""ART's LocalBackend: its tokenising by recorded ids and its packing, with the advantages that grouping computed.
 
 ART computes its own advantages and divides a whole batch by their mean size, so that even rounding noise trains at full
 strength. Here the given ones go through its packing and the division is undone; `art` mode changes nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import art
 import torch
 from art.local import LocalBackend
 from art.preprocessing.pack import PackedTensors, packed_tensors_from_tokenized_results
@@ -20,37 +19,32 @@ from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, encode_logprobs
-from rollbus.trainer.art_server.learner.art_service import ArtOwnService
-from rollbus.trainer.art_server.learner.torch_service import TorchService
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
-from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import weigh_trajectories
+from rollbus.trainer.grpo.aggregation import Aggregation
 
 TRAJECTORY_ID = "rollbus_trajectory_id"
 ROUNDING_OF_LENGTH = 256
 """Packed rows are a multiple of this many tokens; ART's 2048 is for kernels that small models do not need."""
 
 
+@dataclass(frozen=True, slots=True)
+class GivenBatch:
+    """A batch whose advantages are given."""
+
+    trajectories: tuple[TrainTrajectory, ...]
+    aggregation: Aggregation = "token_mean"
+
+
 class RollbusBackend(LocalBackend):
-    """LocalBackend with our model service or ART's own and, unless `given` is None, with the caller's advantages."""
+    """LocalBackend that trains, unless `given` is None, on the caller's advantages."""
 
-    def __init__(self, path: str, service: TorchService | ArtOwnService) -> None:
+    def __init__(self, path: str, tokenizer: Any, *, packing: bool) -> None:
         super().__init__(in_process=True, path=path)
-        engine = service.settings.options.art
-        self._supports_result_packing = engine is None or engine.packing  # else a row per trajectory
-        self._service = service
-        self.given: Mapping[str, float] | None = None
-        """Advantage by trajectory id for the next call of `train`."""
-        self.aggregation: Aggregation = "token_mean"
-        self.tempered: Sequence[TrainTrajectory] = ()
-        """The batch again, if some of it was sampled at a temperature other than 1."""
-        self.by_turn: Sequence[TrainTrajectory] = ()
-        """The batch again, with scaled advantages, if some of its turns have their own."""
-
-    async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
-        if isinstance(self._service, ArtOwnService):
-            return await super()._get_service(model)
-        self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
-        return self._service
+        self._supports_result_packing = packing  # else a row per trajectory
+        self._tokenizer = tokenizer
+        self.given: GivenBatch | None = None
+        """For the next call of `train`, which gets the same trajectories as ART's."""
 
     def forget_service(self) -> None:
         """Let the next call make a new service of ART's: it closes itself if training fails."""
@@ -65,7 +59,7 @@ class RollbusBackend(LocalBackend):
     ) -> PackedTensors | None:
         if self.given is None:
             return super()._get_packed_tensors(model, trajectory_groups, *args, **kwargs)
-        tokenizer = self._service.tokenizer
+        trajectories = self.given.trajectories
         results = self._results(trajectory_groups, self.given)
         if not results or not any(result.advantage for result in results):
             return None
@@ -79,54 +73,55 @@ class RollbusBackend(LocalBackend):
             return packed_tensors_from_tokenized_results(
                 rows,
                 row_length,
-                pad_token_id=tokenizer.eos_token_id,
+                pad_token_id=self._tokenizer.eos_token_id,
                 truncate_long_results=False,
                 pack_results=self._supports_result_packing,
             )
 
-        packed = pack(results)
-        if self.tempered and isinstance(self._service, TorchService):
-            twins = pack(self._results(art_groups(make_temperature_twins(self.tempered)), self.given))
-            self._service.temperatures = -place_column(packed, twins)
-        packed = undo_scaling(packed, results)
-        if self.by_turn:
-            highest = max(advantage for trajectory in self.by_turn for advantage in trajectory.advantages)
-            twins = pack(self._results(art_groups(make_advantage_twins(self.by_turn, highest)), self.given))
+        packed = undo_scaling(pack(results), results)
+        if any(trajectory.has_turn_advantages for trajectory in trajectories):
+            highest = max(advantage for trajectory in trajectories for advantage in trajectory.advantages)
+            twins = pack(self._results(art_groups(make_advantage_twins(trajectories, highest)), self.given))
             advantages = (place_column(packed, twins) + highest).to(packed["advantages"].dtype)
             packed["advantages"] = torch.where(packed["assistant_mask"].bool(), advantages, packed["advantages"])
         return packed
 
-    def _results(self, groups: list[TrajectoryGroup], given: Mapping[str, float]) -> list[TokenizedResult]:
+    def _results(self, groups: list[TrajectoryGroup], given: GivenBatch) -> list[TokenizedResult]:
+        advantages = {
+            trajectory.trajectory_id: max(trajectory.advantages, key=abs) for trajectory in given.trajectories
+        }
+        weights = weigh_trajectories(given.trajectories, given.aggregation)
         return [
             result
             for prompt_id, group in enumerate(groups)
-            for result in group_results(self._service.tokenizer, prompt_id, group, given, self.aggregation)
+            for result in group_results(self._tokenizer, prompt_id, group, advantages, weights)
         ]
 
 
 def group_results(
-    tokenizer: Any, prompt_id: int, group: TrajectoryGroup, given: Mapping[str, float], aggregation: Aggregation
+    tokenizer: Any,
+    prompt_id: int,
+    group: TrajectoryGroup,
+    advantage_by_id: Mapping[str, float],
+    weight_by_id: Mapping[str, float],
 ) -> list[TokenizedResult]:
-    """ART's token rows of one group, each with its trajectory's given advantage."""
+    """ART's token rows of one group, each with its trajectory's advantage and weight."""
     results: list[TokenizedResult] = []
-    sampled_by_row: list[int] = []
     for trajectory in group.trajectories:
+        trajectory_id = str(trajectory.metadata[TRAJECTORY_ID])
         rows = assemble_vllm_training_sequences(
             tokenizer=tokenizer,
             histories=[
                 LegacyHistory(messages_and_choices=trajectory.messages_and_choices),
                 *trajectory.additional_histories,
             ],
-            advantage=given[str(trajectory.metadata[TRAJECTORY_ID])],
+            advantage=advantage_by_id[trajectory_id],
             allow_training_without_logprobs=False,
             trajectory=trajectory,
         )
-        sampled = sum(sum(row.assistant_mask) for row in rows)
-        sampled_by_row += [sampled] * len(rows)
+        for row in rows:
+            row.weight = weight_by_id[trajectory_id]
         results.extend(rows)
-    of_group = sum(sum(row.assistant_mask) for row in results)
-    for row, of_trajectory in zip(results, sampled_by_row, strict=True):
-        row.weight = token_weight(aggregation, trajectory_tokens=of_trajectory, group_tokens=of_group)
     shared = _shared_prefix(results)
     for row in results:
         row.prompt_id, row.prompt_length = prompt_id, shared
@@ -145,33 +140,11 @@ def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> Packe
     return packed
 
 
-def make_temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
-    """Return the same tokens with −temperature instead of log-probs, since ART's packing carries no other column."""
-    return [
-        replace(
-            trajectory,
-            turns=tuple(
-                replace(turn, logprobs=encode_logprobs([-turn.temperature] * (len(turn.logprobs) // 4)))
-                for turn in trajectory.turns
-            ),
-        )
-        for trajectory in trajectories
-    ]
-
-
-def scale_advantages(trajectory: TrainTrajectory, scale: float) -> TrainTrajectory:
-    """Return a trajectory with all its advantages multiplied."""
-
-    def scaled(turn: TurnTokens) -> TurnTokens:
-        of_tokens = tuple(scale * advantage for advantage in turn.token_advantages)
-        of_turn = None if turn.advantage is None else scale * turn.advantage
-        return replace(turn, advantage=of_turn, token_advantages=of_tokens)
-
-    return replace(trajectory, advantage=scale * trajectory.advantage, turns=tuple(map(scaled, trajectory.turns)))
-
-
 def make_advantage_twins(trajectories: Iterable[TrainTrajectory], highest: float) -> list[TrainTrajectory]:
-    """Return the same tokens with their advantages instead of log-probs, less the highest: none is above 0."""
+    """Return the same tokens with their advantages instead of log-probs, less the highest: none is above 0.
+
+    ART's packing carries one advantage for each sequence, and a log-prob for each token.
+    """
 
     def filled(trajectory: TrainTrajectory, turn: TurnTokens) -> TurnTokens:
         values = [advantage - highest for advantage in trajectory.token_advantages_of(turn)]
@@ -197,17 +170,6 @@ def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]
     for trajectory in trajectories:
         groups.setdefault(trajectory.group_id, []).append(_art_trajectory(trajectory))
     return [TrajectoryGroup(members) for members in groups.values()]
-
-
-def art_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Return our configuration in the names of ART's `train`; the rest is in the service's StepPlan."""
-    ppo = config.loss == "ppo"
-    return {
-        "learning_rate": config.learning_rate,
-        "loss_fn": "ppo" if ppo else "cispo",
-        "epsilon": config.epsilon if ppo else 1 - config.ratio_min,
-        "epsilon_high": config.epsilon_high if ppo else config.ratio_max - 1,
-    }
 
 
 def _art_trajectory(trajectory: TrainTrajectory) -> Trajectory:

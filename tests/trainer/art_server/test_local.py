@@ -1,7 +1,7 @@
-"""The contract on `ArtLocal`, run by `test_contract_local` where ART is imported."""
+"""The model inside the trainer's process keeps to the contract of every backend, and to what ART's clients expect."""
 
 import json
-import os
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +14,21 @@ from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.control.local import ArtLocal
 from rollbus.trainer.art_server.control.server import build_control_app
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
-from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.protocol import TrainConfig, TrainResult
 from tests.contracts.backend import BackendContract, make_request, submit_and_wait
 
-BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
+
+@pytest.fixture(autouse=True)
+def _without_art(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing import ART: its clients are answered without it."""
+    monkeypatch.setitem(sys.modules, "art", None)
 
 
 class TestArtLocal(BackendContract):
     @pytest.fixture
-    async def backend(self, tmp_path: Path) -> AsyncIterator[ArtLocal]:
-        settings = ServiceSettings(
-            "agent", Path(os.environ[BASE_MODEL]), tmp_path, options=ModelOptions(max_rows=4, keep_versions=2)
-        )
+    async def backend(self, base_model: Path, tmp_path: Path) -> AsyncIterator[ArtLocal]:
+        options = ModelOptions(max_rows=4, keep_versions=2)
+        settings = ServiceSettings("agent", base_model, tmp_path, options=options)
         one = ArtLocal(settings)
         await one.start()
         yield one
@@ -95,9 +98,31 @@ class TestArtLocal(BackendContract):
         metrics = backend.service.store.provenance(2)["result"]["metrics"]
         assert metrics["reference_kl"] > 0
 
-    async def test_retention_removes_old_checkpoints_and_keeps_their_history(self, tmp_path: Path) -> None:
+    async def test_a_batch_whose_advantages_are_all_zero_is_refused_and_leaves_no_version(
+        self, backend: ArtLocal
+    ) -> None:
+        request = make_request(0)
+        trajectories = tuple(replace(one, advantage=0.0, reward=1.0) for one in request.trajectories)
+        flat = replace(request, trajectories=trajectories[:1], config=TrainConfig(advantages="art"))
+        await backend.submit(flat)
+        with pytest.raises(RejectedError, match="all its advantages are 0"):
+            await backend.wait(flat.batch_hash, 0.05)
+        assert (await backend.versions()).head == 0
+
+    async def test_a_client_of_art_with_groups_of_one_makes_no_step(self, backend: ArtLocal) -> None:
+        body = old_body()
+        del body["trajectory_groups"][0]["trajectories"][1]
+        app = build_control_app(backend)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
+            line = (await http.post("/_train_model", json=body)).json()
+        assert (line["num_gradient_steps"], line["data/step_num_groups_trainable"]) == (0, 0)
+        assert (await backend.versions()).head == 0
+
+    async def test_retention_removes_old_checkpoints_and_keeps_their_history(
+        self, base_model: Path, tmp_path: Path
+    ) -> None:
         retention = Retention(keep_newest=1, keep_every=2)
-        settings = ServiceSettings("agent", Path(os.environ[BASE_MODEL]), tmp_path / "kept", retention=retention)
+        settings = ServiceSettings("agent", base_model, tmp_path / "kept", retention=retention)
         backend = ArtLocal(settings)
         await backend.start()
         requests = [replace(make_request(0), base_version=base) for base in range(4)]
@@ -136,15 +161,3 @@ def old_body(best: float = 1.0) -> dict[str, Any]:
     chat = [{"role": "user", "content": "choose"}, {**choice, "prompt_token_ids": [5, 6], "token_ids": [7, 8]}]
     rows = [{"messages_and_choices": chat, "reward": reward} for reward in (0.0, best)]
     return {"model": {"name": "agent"}, "trajectory_groups": [{"trajectories": rows}]}
-
-
-def run(base_model: str, report: str) -> None:
-    os.environ[BASE_MODEL] = base_model
-    imported_before = (
-        "ignore::pytest.PytestAssertRewriteWarning"  # the process that this one is a copy of has all of ART
-    )
-    arts_packing = (
-        "ignore:__array_wrap__ must accept context:DeprecationWarning"  # of advantages that it computes itself
-    )
-    ignored = ("-W", imported_before, "-W", arts_packing)
-    pytest.main([__file__, "-q", "-p", "no:cacheprovider", "-m", "", *ignored, f"--junitxml={report}"])

@@ -1,18 +1,17 @@
 """What a client's ART configuration asks for is done, or refused by name."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.art_server.learner.art_plan import arts_plan
+from rollbus.trainer.art_server.control.old_config import read_client_config
+from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.protocol import TrainConfig
 
 
 def settings(config: dict[str, Any] | None = None, **asked: Any) -> TrainConfig:
-    given = {"learning_rate": 5e-6, "kl_penalty_coef": 0.0, "kl_penalty_source": "current_learner", **(config or {})}
-    return arts_plan(3, SimpleNamespace(**given), asked, lambda *_: {}).config  # type: ignore[arg-type]
+    return read_client_config(config or {}, asked)[0]
 
 
 def test_the_defaults_are_arts() -> None:
@@ -20,6 +19,12 @@ def test_the_defaults_are_arts() -> None:
     assert (found.loss, found.ratio_min, found.ratio_max, found.advantages) == ("cispo", 0.0, 5.0, "art")
     found = settings(ppo=True)
     assert (found.loss, found.epsilon, found.epsilon_high, found.dual_clip) == ("ppo", 0.2, 0.2, None)
+
+
+def test_a_client_chooses_how_rewards_become_advantages_and_anything_about_packing_changes_nothing() -> None:
+    assert read_client_config({}, {})[1] == ArtAdvantages(scale_rewards=True, balance=0.0)
+    chosen = read_client_config({}, {"scale_rewards": False, "advantage_balance": 0.3, "packed_sequence_length": 64})[1]
+    assert chosen == ArtAdvantages(scale_rewards=False, balance=0.3)
 
 
 def test_a_truncated_correction_is_taken_with_the_proximal_policy_that_it_needs() -> None:

@@ -1,18 +1,15 @@
-"""The plan of one update: from the trainer, or from the configuration of a client that drives ART itself."""
-
-from __future__ import annotations
+"""The configuration of a client that drives ART itself → what its update does here; what cannot be done is refused."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
-
-if TYPE_CHECKING:
-    from art import dev, types
+from rollbus.trainer.backends.protocol import TrainConfig
 
 REFUSED = (
     "kimi_k2_tau",
@@ -27,39 +24,29 @@ REFUSED = (
 BETA = "beta"
 """Of ART until 0.5.16: the coefficient of a k3 term in the loss, against the base model."""
 
-Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
-"""What to write into a checkpoint, from its version and the step's metrics."""
+
+class ClientConfig(BaseModel):
+    """Of `art.types.TrainConfig`, with its defaults, what this service can honour or must refuse."""
+
+    learning_rate: float = 5e-6
+    kl_penalty_coef: float = 0.0
+    kl_penalty_source: Literal["current_learner", "sample"] = "current_learner"
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What ART's own configuration cannot carry."""
-
-    base_version: int
-    config: TrainConfig
-    provenance: Provenance
-    trajectories: tuple[TrainTrajectory, ...] = ()
-    """What the rows were made of, to be held against the model before it is trained; empty to leave that out."""
-    most_difference: float = math.inf
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """What was measured of the batch before the update, for the step's metrics."""
-
-
-def arts_plan(
-    base_version: int, config: types.TrainConfig, dev_config: dev.TrainConfig, provenance: Provenance
-) -> StepPlan:
-    """The plan of a client's configuration, with ART's defaults.
+def read_client_config(config: Mapping[str, Any], dev_config: Mapping[str, Any]) -> tuple[TrainConfig, ArtAdvantages]:
+    """Return what a client asks for, with ART's defaults.
 
     RejectedError names what this service does not support.
     """
-    if refused := _list_refused(config, dev_config):
+    client = ClientConfig.model_validate(config)
+    if refused := _list_refused(client, dev_config):
         raise RejectedError(
             f"this server does not know ART's {', '.join(refused)}; "
             "leave it out, and see docs/losses.md for what there is instead"
         )
     level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
     beta = beta_of(dev_config)
-    given = {"learning_rate": config.learning_rate, "kl_penalty_coef": config.kl_penalty_coef, BETA: beta}
+    given = {"learning_rate": client.learning_rate, "kl_penalty_coef": client.kl_penalty_coef, BETA: beta}
     unusable = [f"{name} {value}" for name, value in given.items() if not (math.isfinite(value) and value >= 0)]
     if unusable:
         raise RejectedError(f"{', '.join(unusable)} would spoil every weight; give finite numbers of at least 0")
@@ -67,7 +54,7 @@ def arts_plan(
     low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
     high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
     settings = TrainConfig.model_construct(  # its bounds are ours, not ART's
-        learning_rate=config.learning_rate,
+        learning_rate=client.learning_rate,
         loss="ppo" if ppo else "cispo",
         advantages="art",
         ratio_level="sequence" if level == "sequence" else "token",
@@ -76,13 +63,14 @@ def arts_plan(
         epsilon=low,
         epsilon_high=high,
         dual_clip=None,
-        kl_coefficient=beta or config.kl_penalty_coef,
+        kl_coefficient=beta or client.kl_penalty_coef,
         kl_estimator="k3" if beta else "k1",
         kl_reference_version=BASE_VERSION if beta else kl_reference(dev_config),
     )
     if cap:
         settings = settings.model_copy(update={"importance_correction": "token_truncate", "importance_cap": cap})
-    return StepPlan(base_version, settings, provenance)
+    scale_rewards, balance = bool(dev_config.get("scale_rewards", True)), float(dev_config.get("advantage_balance", 0))
+    return settings, ArtAdvantages(scale_rewards, balance)
 
 
 def beta_of(dev_config: Mapping[str, Any]) -> float:
@@ -95,7 +83,7 @@ def kl_reference(dev_config: Mapping[str, Any]) -> int:
     return int(dev_config.get("kl_penalty_reference_step") or 0)
 
 
-def _list_refused(config: types.TrainConfig, dev_config: dev.TrainConfig) -> list[str]:
+def _list_refused(config: ClientConfig, dev_config: Mapping[str, Any]) -> list[str]:
     """Return the names of settings that are not supported."""
     level = dev_config.get("importance_sampling_level", "token")
     source = dev_config.get("kl_penalty_source", config.kl_penalty_source)

@@ -1,0 +1,130 @@
+"""A batch → the token sequences that train: turns of one history that continue one another are one.
+
+Pure. Nothing is copied: the prompt of a sequence's last turn holds all turns before it. The learner of this project and
+the Tinker backend both begin here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rollbus.schemas.records.tokens import token_count
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSpan:
+    """Tokens start … end − 1 of a sequence, which one turn sampled."""
+
+    start: int
+    end: int
+    turn: TurnTokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Tokens that were sampled on top of one another."""
+
+    trajectory: TrainTrajectory
+    turns: tuple[TurnTokens, ...]
+    """At least one; the prompt of each begins with all of the one before it."""
+    weight: float = 1.0
+    """Of each sampled token in the loss, of mean 1 over the tokens of the step."""
+
+    @property
+    def token_ids(self) -> bytes:
+        """All tokens, packed as those of a turn."""
+        return self.turns[-1].prompt_token_ids + self.turns[-1].completion_token_ids
+
+    @property
+    def spans(self) -> tuple[SampledSpan, ...]:
+        """What was sampled, in its order."""
+        starts = [token_count(turn.prompt_token_ids) for turn in self.turns]
+        return tuple(
+            SampledSpan(start, start + token_count(turn.completion_token_ids), turn)
+            for start, turn in zip(starts, self.turns, strict=True)
+        )
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of sampled tokens."""
+        return _count_sampled(self.turns)
+
+    @property
+    def advantages(self) -> Iterator[float]:
+        """The advantage of each sampled token."""
+        return (value for turn in self.turns for value in self.trajectory.token_advantages_of(turn))
+
+
+def make_sequences(
+    trajectories: Iterable[TrainTrajectory], weight_by_id: Mapping[str, float]
+) -> tuple[TokenSequence, ...]:
+    """Return the sequences of a batch; the weights of trajectories, by their ids, are brought to mean 1 over tokens."""
+    drafts = [
+        (trajectory, turns, weight_by_id[trajectory.trajectory_id])
+        for trajectory in trajectories
+        for turns in join_turns(trajectory.turns)
+    ]
+    tokens = sum(_count_sampled(turns) for _, turns, _ in drafts)
+    mean = sum(weight * _count_sampled(turns) for _, turns, weight in drafts) / max(tokens, 1)
+    return tuple(TokenSequence(trajectory, turns, weight / mean) for trajectory, turns, weight in drafts)
+
+
+def weigh_trajectories(trajectories: Sequence[TrainTrajectory], aggregation: Aggregation) -> dict[str, float]:
+    """Return the weight of each trajectory's tokens, by its id, before they are brought to mean 1."""
+    tokens_by_id = count_tokens(trajectories)
+    tokens_by_group: dict[str, int] = {}
+    for trajectory in trajectories:
+        tokens = tokens_by_id[trajectory.trajectory_id]
+        tokens_by_group[trajectory.group_id] = tokens_by_group.get(trajectory.group_id, 0) + tokens
+    return {
+        trajectory.trajectory_id: token_weight(
+            aggregation,
+            trajectory_tokens=tokens_by_id[trajectory.trajectory_id],
+            group_tokens=tokens_by_group[trajectory.group_id],
+        )
+        for trajectory in trajectories
+    }
+
+
+def scale_advantages(trajectories: Sequence[TrainTrajectory], scale: float) -> tuple[TrainTrajectory, ...]:
+    """Return trajectories with all their advantages multiplied."""
+    if scale == 1.0:
+        return tuple(trajectories)
+
+    def scale_turn(turn: TurnTokens) -> TurnTokens:
+        of_tokens = tuple(scale * advantage for advantage in turn.token_advantages)
+        of_turn = None if turn.advantage is None else scale * turn.advantage
+        return replace(turn, advantage=of_turn, token_advantages=of_tokens)
+
+    return tuple(
+        replace(trajectory, advantage=scale * trajectory.advantage, turns=tuple(map(scale_turn, trajectory.turns)))
+        for trajectory in trajectories
+    )
+
+
+def count_tokens(trajectories: Iterable[TrainTrajectory]) -> dict[str, int]:
+    """Return the number of tokens that each trajectory sampled, by its id."""
+    return {trajectory.trajectory_id: _count_sampled(trajectory.turns) for trajectory in trajectories}
+
+
+def join_turns(turns: Iterable[TurnTokens]) -> list[tuple[TurnTokens, ...]]:
+    """Return the turns of each sequence: one for each history, and one more where a prompt does not continue it."""
+    sequences: list[list[TurnTokens]] = []
+    newest_by_history: dict[int, list[TurnTokens]] = {}
+    for turn in turns:
+        sequence = newest_by_history.get(turn.history)
+        if sequence is None or not _continues(sequence[-1], turn):
+            sequence = newest_by_history[turn.history] = []
+            sequences.append(sequence)
+        sequence.append(turn)
+    return list(map(tuple, sequences))
+
+
+def _continues(turn: TurnTokens, later: TurnTokens) -> bool:
+    """Say whether the prompt of a later turn begins with all of an earlier one."""
+    return later.prompt_token_ids.startswith(turn.prompt_token_ids + turn.completion_token_ids)
+
+
+def _count_sampled(turns: Iterable[TurnTokens]) -> int:
+    return sum(token_count(turn.completion_token_ids) for turn in turns)

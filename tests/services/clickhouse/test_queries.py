@@ -702,6 +702,23 @@ def test_the_funnel_knows_whether_a_run_takes_batches(
     assert run.held == hold_state
 
 
+def test_groups_of_which_nobody_is_left_are_not_waited_for(clickhouse: tuple[str, int]) -> None:
+    """A rollback takes what its versions sampled; a step that no group is left for cannot begin."""
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    lost = ("gone-0", "gone-1", "half-0")
+    drops = [
+        Drop(unit="trajectory", unit_id=name, run_id="main", reason="off_lineage", stage="curriculum",
+             trajectory_ids=(name,), dropped_at_ms=START_MS)
+        for name in lost
+    ]  # fmt: skip
+    records: list[Record] = [("run-log", "main", make_group(name)) for name in ("gone", "half", "whole")]
+    write(client, NAMESPACE, [*records, *(("drops", drop.unit_id, drop) for drop in drops)])
+    run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
+    client.close()
+    assert (run.groups_with_signal, run.waiting_groups) == (3, 2)
+
+
 def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:
     return TurnReward(turn_event_id=turn, component=component, value=value, signal=signal, confidence=0.8)
 

@@ -20,6 +20,15 @@ WITH
         UNION DISTINCT
         SELECT unit_id FROM drops
         WHERE namespace = {namespace:String} AND run_id = {run:String} AND unit = 'group'
+        UNION DISTINCT
+        SELECT group_id FROM group_members -- nobody is left of it, such as after a rollback
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND kafka_timestamp >= since
+        GROUP BY group_id
+        HAVING min(trajectory_key IN
+        (
+            SELECT trajectory_key FROM drop_trajectories
+            WHERE namespace = {namespace:String} AND run_id = {run:String} AND kafka_timestamp >= since
+        ))
     ),
     short AS
     (

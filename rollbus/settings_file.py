@@ -258,6 +258,8 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
     """Return one of pydantic's errors in words: the place, the mistake, and the nearest name."""
     place: Place = tuple(detail["loc"])
     message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] in ("dataclass_type", "model_type", "model_attributes_type"):
+        message = "Input should have settings of its own, such as {name: value}"
     if detail["type"] == "extra_forbidden":
         message = f"is not a setting; {nearest(str(place[-1]), _fields_at(place[:-1], model))}"
     elif detail["type"] == "tuple_type":

@@ -139,10 +139,14 @@ def test_a_mistake_is_shown_with_its_place(
         ("stack: {kafka_controller_port: 0}", r"stack\.kafka_controller_port: Input should be greater than 0"),
         ("stack: {clickhouse_port: 9092}", "stack: port 9092 is given to several services"),
         ("runs: [{filter: {tasks: refund}}]", r"tasks: Input should be a list, such as \[refund\]"),
+        (
+            "stack: 21400",
+            r"line 1: stack: Input should have settings of its own, such as \{name: value\} \(got 21400\)",
+        ),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

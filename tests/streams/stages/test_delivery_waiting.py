@@ -113,7 +113,7 @@ def test_the_same_log_gives_the_same_waits_over_repeats_and_restarts() -> None:
     live = Delivery(run)
     play_late(live, 70, canary_s=6, serving_s=2)
     assert live.now.action == "promote"
-    twice = [again for record in live.taken for again in [record] * chance.choice((1, 1, 2))]
+    twice = [again for record in live.records_taken for again in [record] * chance.choice((1, 1, 2))]
     outputs, state = decide(twice, run, restarts=chance)
     assert [output for output in outputs if isinstance(output, PolicyDecision)] == live.decisions
     assert state.head == live.state.head

@@ -83,6 +83,7 @@ TRIALS = {
     "default": Trial(),
     "no-kl": Trial(kl=0.0),
     "kl-0.01": Trial(kl=0.01),
+    "rate-4e-4": Trial(rate=4e-4),
     "rank-4": Trial(rank=4),
     "rank-64": Trial(rank=64),
     "two-updates": Trial(updates=2, kl=0.0),

@@ -26,6 +26,7 @@ from rollbus.producers.imports.formats.trace import (
 )
 from rollbus.producers.turns.answer import text_of
 from rollbus.producers.turns.foreign_messages import read_json
+from rollbus.schemas.ids import parse_json
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 TRACE_FIELDS = {"user_id": "user", "session_id": "session", "release": "release", "version": "version"}
@@ -35,21 +36,23 @@ BOOKKEEPING = (
     *("level", "time_to_first_token", "completion_start_time", "model_id", "internal_model_id"),
     *("is_root_observation", "config_id", "author_user_id", "queue_id", "dataset_run_id", "data_type", "unit"),
     *("event_ts", "is_deleted", "execution_trace_id"),
+    *("prompt_tokens", "completion_tokens", "total_tokens", "input_usage", "output_usage", "total_usage"),
 )
-"""Fields that say nothing of what was asked, answered or thought of it: read, and not kept."""
+"""Fields that say nothing of what was asked, answered or thought of it, or say it again: read, and not kept."""
 PRICES = re.compile(r".*(cost|price|pricing).*")
+SENDERS = re.compile(r"resourceAttributes\..+|scope\.(name|version|attributes\..+)")
+"""Metadata that the server adds: of which SDK and process a span came. Elsewhere it is in these two, as objects."""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
-    """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page of the API; raises
-    ForeignDocumentError.
+    """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page or a session of the
+    API; raises ForeignDocumentError.
     """
     row = _snake(document)
+    if "id" not in row and "export_source" in row and isinstance(row.get("files"), list):
+        return  # the blob storage export's list of its files, which lies beside them
     if "id" not in row and isinstance(row.get("data"), list):
-        for entry in row["data"]:
-            if not isinstance(entry, Mapping):
-                raise ForeignDocumentError(f"its data holds a {type(entry).__name__}")
-            yield from split(entry)
+        yield from _split_all(row["data"], "data")
         return
     row_id = text_field(row, "id")
     if "trace_id" not in row and "timestamp" in row and not _is_score(row):
@@ -62,14 +65,28 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
                     yield _part(kind, {"trace_id": row_id, **inner, "id": text_field(inner, "id")})
     elif _is_score(row):
         row |= _subject(row.pop("subject", None))
-        if row.get("trace_id") or not row.get("session_id"):  # a session's score is of no episode
+        if row.get("trace_id"):
             yield _part("score", row)
+        elif not (row.get("session_id") or row.get("dataset_run_id")):  # their scores are of no episode
+            raise ForeignDocumentError(
+                "this score does not name what it is of; ask the API for its subject: /api/public/v3/scores?fields="
+                "core,details,subject,annotation"
+            )
     elif "start_time" in row and "type" in row:
         yield _part("observation", row)
+    elif isinstance(row.get("traces"), list):  # a session of the API
+        yield from _split_all(row["traces"], "traces")
     else:
         raise ForeignDocumentError(
             "it is not a trace (timestamp), observation (type, start_time) or score (name, value)"
         )
+
+
+def _split_all(entries: Sequence[Any], what: str) -> Iterator[TracePart]:
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            raise ForeignDocumentError(f"its {what} holds a {type(entry).__name__}")
+        yield from split(entry)
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
@@ -94,16 +111,19 @@ def _part(kind: str, row: Mapping[str, Any]) -> TracePart:
 
 def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) -> Trace:
     """Return the trace of these rows; an enriched observation says what its trace's row would."""
-    row = Fields(next((part.document for part in parts if part.kind == "trace"), {}))
+    rows = [part.document for part in parts if part.kind == "trace"]
+    row = Fields(rows[0] if rows else {})
     labels: dict[str, str] = {}
     spans: list[ImportedSpan] = []
     names: list[str] = []
     environments = [str(row.take("environment") or "")]
     _add_labels(labels, row)
-    labels |= labels_of(read_json(row.take("metadata")), unmapped, "langfuse.trace.metadata")
-    for part in sorted((part for part in parts if part.kind == "observation"), key=lambda observation: observation.id):
+    observations = sorted((part for part in parts if part.kind == "observation"), key=lambda part: part.id)
+    metadata = _read_metadata(row.take("metadata") if rows else _root_metadata(observations))
+    labels |= labels_of(metadata, unmapped, "langfuse.trace.metadata")
+    for part in observations:
         fields = Fields(part.document)
-        spans.append(_span(part.id, fields, unmapped))
+        spans.append(_span(part.id, fields, labels, unmapped))
         _add_labels(labels, fields)
         names += [name] if (name := fields.text("trace_name")) else []
         environments.append(str(fields.take("environment") or ""))
@@ -146,14 +166,43 @@ def _add_labels(labels: dict[str, str], fields: Fields) -> None:
         labels.setdefault("tags", ",".join(map(str, tags)))
 
 
-def _span(span_id: str, fields: Fields, unmapped: Counter[str]) -> ImportedSpan:
+def _read_metadata(value: Any) -> dict[str, Any]:
+    """Return what somebody noted of a trace or an observation, without what the server adds."""
+    metadata = read_json(value)
+    noted = metadata.items() if isinstance(metadata, Mapping) else ()
+    read = {str(name): _read_noted(content) for name, content in noted if not SENDERS.fullmatch(str(name))}
+    return {name: content for name, content in read.items() if not _is_sender(name, content)}
+
+
+def _is_sender(name: str, content: Any) -> bool:
+    return name in ("scope", "resourceAttributes") and isinstance(content, Mapping)
+
+
+def _read_noted(content: Any) -> Any:
+    """Return a value of metadata, which exports may hold as JSON text, texts with their quotes too."""
+    if not isinstance(content, str) or content[:1] != '"':
+        return read_json(content)
+    try:
+        return parse_json(content)
+    except ValueError:
+        return content
+
+
+def _root_metadata(observations: Sequence[TracePart]) -> Any:
+    """Return the metadata of the enriched root, which a trace's row has too; None where no observation is enriched."""
+    for part in observations:
+        if "trace_name" in part.document and not part.document.get("parent_observation_id"):
+            return part.document.get("metadata")
+    return None
+
+
+def _span(span_id: str, fields: Fields, labels: Mapping[str, str], unmapped: Counter[str]) -> ImportedSpan:
     start = ns_of(fields.take("start_time"), "start_time")
     ended = fields.take("end_time", "completion_start_time")
     kind, name = str(fields.take("type") or "SPAN").upper(), fields.text("name") or ""
-    metadata = read_json(fields.take("metadata"))
-    metadata = metadata if isinstance(metadata, Mapping) else {}
+    metadata = _read_metadata(fields.take("metadata"))
     for field, value in metadata.items():
-        if field != FINISH_REASON and value not in (None, "", [], {}):
+        if field != FINISH_REASON and field not in labels and value not in (None, "", [], {}):
             unmapped[f"langfuse.observation.metadata.{field}"] += 1
     failed = str(fields.take("level") or "") == "ERROR"
     message = fields.text("status_message")
@@ -192,7 +241,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
         at_ns=ns_of(at, "timestamp") if at else 0,
     )
     _ignore_bookkeeping(fields)
-    fields.take("trace_id", "session_id", "environment", "string_value", "updated_at")
+    fields.take("trace_id", "session_id", "environment", "string_value", "updated_at", "trace")
     fields.count_unread(unmapped, "langfuse.score")
     return score
 

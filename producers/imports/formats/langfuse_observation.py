@@ -42,8 +42,9 @@ def read_observation(
             answer = replace(answer, choices=empty, problem=MIXED_CHOICES)
         inputs, tools = _split_tools(read_json(inputs))
         request = read_request(inputs, **{**more, "model": model})
-        if tools := read_json(fields.take("tool_definitions")) or tools:
-            request.setdefault("tools", tools if isinstance(tools, list) else None)
+        definitions = _read_definitions(read_json(fields.take("tool_definitions")))
+        if tools := tools or definitions:
+            request.setdefault("tools", tools)
         fields.take("tool_calls", "tool_call_names")  # they are in the output
         return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""), streamed=is_stream)
     if kind in TOOLS:
@@ -60,6 +61,18 @@ def _split_tools(inputs: Any) -> tuple[Any, list[Any]]:
         return inputs, []
     schemas = [message["content"] for message in inputs if _is_schema(message)]
     return [message for message in inputs if not _is_schema(message)], schemas
+
+
+def _read_definitions(definitions: Any) -> list[Any]:
+    """Return the schemas of tools, which an export has by their names, each as JSON text with JSON text within it."""
+    if not isinstance(definitions, Mapping):
+        return definitions if isinstance(definitions, list) else []
+    functions = []
+    for name, definition in definitions.items():
+        schema = read_json(definition)
+        schema = schema if isinstance(schema, Mapping) else {}
+        functions.append({**schema, "name": str(name), "parameters": read_json(schema.get("parameters"))})
+    return [{"type": "function", "function": function} for function in functions]
 
 
 def _is_schema(message: Any) -> bool:

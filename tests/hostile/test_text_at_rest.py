@@ -62,10 +62,14 @@ async def test_no_token_of_a_batch_stays_on_disk_after_its_update_or_after_a_kil
     with contextlib.suppress(ServiceError):
         await client.submit(second)
     server.wait_until_dead()
-    assert files_with_tokens(second, server.directory), "the search finds what a killed update leaves"
+    await client.close()
+    assert files_with_tokens(second, server.directory) == set()
+    probe = server.directory / "probe"
+    probe.write_bytes(second.trajectories[0].turns[0].prompt_token_ids)
+    assert files_with_tokens(second, server.directory) == {probe.name}, "the search finds what is there"
+    probe.unlink()
     server.start()
     assert files_with_tokens(second, server.directory) == set()
-    await client.close()
 
 
 def files_with_tokens(batch: TrainRequest, folder: Path) -> set[str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.streams.broker import broker
 from benchmarks.streams.events import EVENTS
-from rollbus.streams.replay.plan.processes import cores
+from rollbus.runtime.machine import count_bound_cores
 
 ROOT = Path(__file__).parents[2]
 READ, LIBRARY = "read and decode", "read, fastavro"
@@ -138,4 +138,4 @@ def tell(name: str, other: str, target: float, rounds: list[Seen]) -> None:
 
 if __name__ == "__main__":
     chosen = [int(argument) for argument in sys.argv[1:]]
-    main(*chosen, *(8_000, 3, max(2, cores()))[len(chosen) :])
+    main(*chosen, *(8_000, 3, max(2, count_bound_cores()))[len(chosen) :])

@@ -124,7 +124,7 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
         if isinstance(refusal.value, BaseExceptionGroup)
         else refusal.type is KillError
     )
-    WORKFLOWS["killed"] = ask
+    WORKFLOWS[raise_kill.__name__] = ask
     async with opened(config, bus, endpoint, resume=True) as components:
         statuses = await run_epochs(components, 2)
         view = components.run.log.view

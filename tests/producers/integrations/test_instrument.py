@@ -188,7 +188,7 @@ async def play_openai_agents(recorder: Recorder, server: AgentServer) -> None:
         (play_langchain, langchain, "_name_of"),
         (play_llama_index, llama_index, "_agent_of_step"),
         (play_adk, adk, "_model"),
-        (play_openai_agents, openai_agents, "_key"),
+        (play_openai_agents, openai_agents, "_tool_key"),
     ],
     ids=["langchain", "llama-index", "adk", "openai-agents"],
 )

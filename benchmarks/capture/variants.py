@@ -57,7 +57,7 @@ def ours() -> Clients:
 def langfuse() -> Clients:
     """Return clients under Langfuse's import in the place of OpenAI's."""
     from langfuse import Langfuse
-    from langfuse.openai import AsyncOpenAI, OpenAI
+    from langfuse.openai import AsyncOpenAI, OpenAI  # type: ignore[attr-defined]  # of the client, handed on
 
     Langfuse(public_key="pk", secret_key="sk", base_url=_taker())
     options: Any = {"api_key": "k", "base_url": "http://server/v1", "max_retries": 0}

@@ -5,6 +5,7 @@ python -m benchmarks.delivery.run [runs] [picture]
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +93,11 @@ def _draw(outcomes: dict[str, SimulationResult], path: Path) -> None:
     plt.close(figure)
 
 
-def _curve(axis: "object", when: NDArray[np.int64], label: str, colour: str) -> None:
+def _curve(axis: Any, when: NDArray[np.int64], label: str, colour: str) -> None:
     decided_episodes = np.sort(when[when >= 0])
     axis.step(
         decided_episodes, np.arange(1, len(decided_episodes) + 1) / len(when), label=label, color=colour, where="post"
-    )  # type: ignore[attr-defined]
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.streams.broker import Broker, broker
 from benchmarks.streams.load import settings
@@ -88,7 +88,7 @@ class Workers:
         partitions = self.stream_settings.event_partitions
         last = since
         while time.monotonic() < deadline:
-            for connection in wait(self.reports, timeout=1.0):
+            for connection in cast("list[Connection]", wait(self.reports, timeout=1.0)):
                 try:
                     pid, at, assigned, opened = connection.recv()
                 except EOFError:
@@ -187,4 +187,5 @@ if __name__ == "__main__":
     chosen = sys.argv[1:] + ["64,512", "4,8,16", "{}"][len(sys.argv) - 1 :]
     if not all(re.fullmatch(r"[1-9][0-9]*(,[1-9][0-9]*)*", text) for text in chosen[:2]):
         sys.exit(f"partitions and workers are numbers such as 64,512 and 4,8,16, not {' and '.join(chosen[:2])}")
-    main(*[[int(part) for part in text.split(",")] for text in chosen[:2]], json.loads(chosen[2]))
+    partition_counts, worker_counts = ([int(part) for part in text.split(",")] for text in chosen[:2])
+    main(partition_counts, worker_counts, json.loads(chosen[2]))

@@ -166,9 +166,11 @@ class DeliveryWorld:
     async def wait_until_heard(self, decision: PolicyDecision) -> None:
         """Wait until the server routes by a decision: how long that takes is the machine's affair."""
         line = f"decision {decision.number}: {decision.action} {decision.version},"
-        async with asyncio.timeout(WAIT_S):
-            while line not in self.server.launcher.log.read_text():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+
+        async def read_log() -> list[str]:
+            return self.server.launcher.log.read_text().splitlines()
+
+        await self.until_found(read_log, lambda lines: any(line in logged for logged in lines), f"hearing {line}")
         self.heard_ms[decision.number] = wall_clock_ms()
 
     async def until_scored(self, version: int, count: int) -> None:

@@ -46,15 +46,18 @@ def as_table(
 def _fit_columns(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> list[int] | None:
     """Return the width of each column, by which headers and ids stay whole; None if there is no room for that."""
     texts = [[name, *(cell(row[position]) for row in rows)] for position, name in enumerate(columns)]
-    wanted = [max(map(len, column)) for column in texts]
-    widths = [max(len(column[0]), min(NARROWEST, longest), _longest_word(column)) for column, longest in
-              zip(texts, wanted, strict=True)]  # fmt: skip
+    full_widths = [max(map(len, column)) for column in texts]
+    widths = [
+        max(len(column[0]), min(NARROWEST, full_width), _longest_word(column))
+        for column, full_width in zip(texts, full_widths, strict=True)
+    ]
     spare = width - sum(widths) - 3 * len(columns) - 1
     if spare < 0:
         return None
-    positions = sorted(range(len(columns)), key=lambda position: wanted[position] - widths[position])
-    for served, position in enumerate(positions):  # equal parts of the room; what one does not need is the others'
-        more = min(wanted[position] - widths[position], spare // (len(positions) - served))
+    missing = [full_width - least_width for full_width, least_width in zip(full_widths, widths, strict=True)]
+    positions = sorted(range(len(columns)), key=missing.__getitem__)
+    for served, position in enumerate(positions):  # equal parts of the room; what a column does not need is the others'
+        more = min(missing[position], spare // (len(positions) - served))
         widths[position] += more
         spare -= more
     return widths

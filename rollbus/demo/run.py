@@ -98,7 +98,7 @@ class Demo:
         find_jars(report=self.console.print)
         with self._timed("base model"):
             model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
-        with show_progress(f"making {self.options.folder} anew"):
+        with show_progress(f"emptying {self.options.folder}"):
             stack = self._fresh_stack()
             settings_file = stack.data_dir / "settings.yaml"
             settings = write_settings(settings_file, self.job, stack, model)

@@ -3,7 +3,7 @@
 A rollback acts as the trainer of the model: it fences the running one, closes the open step if that can be trained, and
 only then moves log and backend. The fenced trainer ends; started again, it trains from the version rolled back to. Log
 first, then backend: after a crash in between the trainer refuses to start, and rolling back again completes it. One
-that is refused fences nobody: what the log says is looked at before.
+that is refused does not fence the trainer: what the log says is looked at before.
 """
 
 from rollbus.schemas.errors import ConfigurationError

@@ -50,7 +50,7 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
     """
     row = _snake(document)
     if "id" not in row and "export_source" in row and isinstance(row.get("files"), list):
-        return  # the blob storage export's list of its files, which lies beside them
+        return  # the blob storage export's list of its files, which is in their folder
     if "id" not in row and isinstance(row.get("data"), list):
         yield from _split_all(row["data"], "data")
         return

@@ -104,8 +104,8 @@ def train(base_model: str, directory: str, findings: str) -> None:
     stand_in = types.ModuleType("art.unsloth.service")
     stand_in.UnslothService = Recorder  # type: ignore[attr-defined]
     sys.modules["art.unsloth.service"] = stand_in
-    found = asyncio.run(_train(Path(base_model), Path(directory)))
-    Path(findings).write_text(json.dumps(found), encoding="utf-8")
+    engine_report = asyncio.run(_train(Path(base_model), Path(directory)))
+    Path(findings).write_text(json.dumps(engine_report), encoding="utf-8")
 
 
 def translations() -> dict[str, Any]:
@@ -130,30 +130,30 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
     settings = ServiceSettings("agent", base_model, directory, port=8123, api_key="secret", options=OPTIONS)
     backend = ArtLocal(settings)
     await backend.start()
-    found: dict[str, Any] = {"capabilities": str(await backend.capabilities()), "refusals": []}
+    engine_report: dict[str, Any] = {"capabilities": str(await backend.capabilities()), "refusals": []}
     for number in range(2):
         batch = replace(made_up_batch(f"own-{number}", number), config=CONFIG)
         result = await backend.wait(await backend.submit(batch))
-    found["result"] = [result.version, len(result.trained_ids), result.metrics["loss/train"]]
+    engine_report["result"] = [result.version, len(result.trained_ids), result.metrics["loss/train"]]
     for refused in ({"loss": "dppo"}, {"entropy_bonus": 0.1}, {"weight_decay": 0.1}):
         batch = replace(made_up_batch(str(refused), 2), config=CONFIG.model_copy(update=refused))
-        found["refusals"].append(await _error(backend.wait(await backend.submit(batch))))
-    found["refusals"].append(await _error(backend.promote(0)))
+        engine_report["refusals"].append(await _error(backend.wait(await backend.submit(batch))))
+    engine_report["refusals"].append(await _error(backend.promote(0)))
     Recorder.fail_next = True
     batch = replace(made_up_batch("own-2", 2), config=CONFIG)
-    found["failure"] = await _error(backend.wait(await backend.submit(batch)))
-    found["registrations"] = sum("server" in each for each in Recorder.received)
+    engine_report["failure"] = await _error(backend.wait(await backend.submit(batch)))
+    engine_report["registrations"] = sum("server" in call for call in Recorder.received)
     result = await backend.wait(await backend.submit(batch))
     await backend.close()
     torn = directory / "rollbus" / "models" / "agent" / "checkpoints" / "0003" / "rollbus.json"
     torn.unlink()  # as after a crash between ART's checkpoint and ours of its batch
-    again = ArtLocal(settings)
-    await again.start()
-    found["after"] = [each.version for each in (await again.versions()).known]
-    found["recorded"] = [await again.journal(f"own-{number}") is not None for number in range(3)]
-    await again.close()
-    found |= {"received": list(Recorder.received), "translations": translations()}
-    return found | {"packed_rows": await _rows_when_packed(base_model, directory.with_name("packed"))}
+    restarted = ArtLocal(settings)
+    await restarted.start()
+    engine_report["after"] = [version.version for version in (await restarted.versions()).known]
+    engine_report["recorded"] = [await restarted.journal(f"own-{number}") is not None for number in range(3)]
+    await restarted.close()
+    engine_report |= {"received": list(Recorder.received), "translations": translations()}
+    return engine_report | {"packed_rows": await _rows_when_packed(base_model, directory.with_name("packed"))}
 
 
 async def _rows_when_packed(base_model: Path, directory: Path) -> int:

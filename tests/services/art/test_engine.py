@@ -13,19 +13,21 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture(scope="module")
-def found(art_launcher: Launcher, art_base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def engine_report(
+    art_launcher: Launcher, art_base_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("engine")
-    arguments = (str(art_base_model), str(folder / "art"), str(folder / "found.json"))
+    arguments = (str(art_base_model), str(folder / "art"), str(folder / "report.json"))
     art_launcher.call("tests.services.art.engine_case:train", *arguments)
-    assert (folder / "found.json").exists(), art_launcher.log.read_text()[-4000:]
-    loaded: dict[str, Any] = json.loads((folder / "found.json").read_bytes())
+    assert (folder / "report.json").exists(), art_launcher.log.read_text()[-4000:]
+    loaded: dict[str, Any] = json.loads((folder / "report.json").read_bytes())
     return loaded
 
 
-def test_the_model_is_made_with_the_settings(found: dict[str, Any], art_base_model: Path) -> None:
-    made = found["received"][0]
-    config, lora = made["config"], made["config"]["lora_config"]
-    assert (made["model_name"], made["base_model"]) == ("agent", str(art_base_model))
+def test_the_model_is_made_with_the_settings(engine_report: dict[str, Any], art_base_model: Path) -> None:
+    first_call = engine_report["received"][0]
+    config, lora = first_call["config"], first_call["config"]["lora_config"]
+    assert (first_call["model_name"], first_call["base_model"]) == ("agent", str(art_base_model))
     init, engine = config["init_args"], config["engine_args"]
     assert (init["max_seq_length"], init["load_in_4bit"], init["load_in_8bit"]) == (96, False, True)
     assert (engine["max_model_len"], engine["max_num_seqs"], engine["logprobs_mode"]) == (96, 12, "processed_logprobs")
@@ -34,12 +36,12 @@ def test_the_model_is_made_with_the_settings(found: dict[str, Any], art_base_mod
     assert lora["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
     assert config["trainer_args"]["gradient_accumulation_steps"] == 16
     assert (config["trainer_gpu_ids"], config["inference_gpu_ids"]) == ([0], [1, 2])
-    server = found["received"][1]["server"]
+    server = engine_report["received"][1]["server"]
     assert (server["host"], server["port"], server["api_key"]) == ("127.0.0.1", 8123, "secret")
 
 
-def test_an_update_is_asked_for_with_the_settings(found: dict[str, Any]) -> None:
-    update = next(each for each in found["received"] if "train" in each)
+def test_an_update_is_asked_for_with_the_settings(engine_report: dict[str, Any]) -> None:
+    update = next(call for call in engine_report["received"] if "train" in call)
     train, dev = update["train"], update["dev"]
     assert (train["learning_rate"], train["kl_penalty_coef"]) == (CONFIG.learning_rate, CONFIG.kl_coefficient)
     assert OPTIONS.art is not None
@@ -51,8 +53,8 @@ def test_an_update_is_asked_for_with_the_settings(found: dict[str, Any]) -> None
     assert update["rows"] == 16, "one trajectory a row, where packing is off"
 
 
-def test_each_choice_has_its_name_in_arts_terms(found: dict[str, Any]) -> None:
-    four, none, external = (found["translations"][name] for name in CHOICES)
+def test_each_choice_has_its_name_in_arts_terms(engine_report: dict[str, Any]) -> None:
+    four, none, external = (engine_report["translations"][name] for name in CHOICES)
     assert (four["model"]["init_args"]["load_in_4bit"], four["model"]["init_args"]["load_in_8bit"]) == (True, False)
     assert (none["model"]["init_args"]["load_in_4bit"], none["model"]["init_args"]["load_in_8bit"]) == (False, False)
     assert four["lora"] is None
@@ -64,32 +66,36 @@ def test_each_choice_has_its_name_in_arts_terms(found: dict[str, Any]) -> None:
     assert not {"truncated_importance_sampling", "precalculate_logprobs"} & update.keys()
 
 
-def test_with_packing_several_trajectories_share_a_row(found: dict[str, Any]) -> None:
-    assert 0 < found["packed_rows"] < 16
+def test_with_packing_several_trajectories_share_a_row(engine_report: dict[str, Any]) -> None:
+    assert 0 < engine_report["packed_rows"] < 16
 
 
-def test_batches_become_versions_with_their_results(found: dict[str, Any]) -> None:
-    assert found["result"] == [2, 16, 0.5]
-    assert "deterministic=False" in found["capabilities"]
-    assert "rolls_back=False" in found["capabilities"]
+def test_batches_become_versions_with_their_results(engine_report: dict[str, Any]) -> None:
+    assert engine_report["result"] == [2, 16, 0.5]
+    assert "deterministic=False" in engine_report["capabilities"]
+    assert "rolls_back=False" in engine_report["capabilities"]
 
 
-def test_what_arts_own_service_cannot_do_is_refused_by_name(found: dict[str, Any]) -> None:
-    dppo, entropy, decay, rollback = found["refusals"]
-    assert {each.partition(":")[0] for each in (dppo, entropy, decay)} == {"UnavailableError"}, "no batch is at fault"
+def test_what_arts_own_service_cannot_do_is_refused_by_name(engine_report: dict[str, Any]) -> None:
+    dppo, entropy, decay, rollback = engine_report["refusals"]
+    assert {refusal.partition(":")[0] for refusal in (dppo, entropy, decay)} == {"UnavailableError"}, (
+        "no batch is at fault"
+    )
     assert "does not know loss: dppo" in dppo
     assert "does not know entropy_bonus" in entropy
     assert "does not know weight_decay" in decay
     assert "cannot go back to 0" in rollback
 
 
-def test_art_is_registered_again_after_a_failed_update(found: dict[str, Any]) -> None:
-    assert found["failure"].startswith("UnavailableError")
-    assert "device-side assert" in found["failure"]
-    assert found["registrations"] == 2
-    assert [each["model_name"] for each in found["received"] if "config" in each] == ["agent"] * 3
+def test_art_is_registered_again_after_a_failed_update(engine_report: dict[str, Any]) -> None:
+    assert engine_report["failure"].startswith("UnavailableError")
+    assert "device-side assert" in engine_report["failure"]
+    assert engine_report["registrations"] == 2
+    assert [call["model_name"] for call in engine_report["received"] if "config" in call] == ["agent"] * 3
 
 
-def test_a_checkpoint_that_names_no_batch_is_removed_and_its_batch_may_train_again(found: dict[str, Any]) -> None:
-    assert found["after"] == [0, 1, 2]
-    assert found["recorded"] == [True, True, False]
+def test_a_checkpoint_that_names_no_batch_is_removed_and_its_batch_may_train_again(
+    engine_report: dict[str, Any],
+) -> None:
+    assert engine_report["after"] == [0, 1, 2]
+    assert engine_report["recorded"] == [True, True, False]

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 async def client(art_server: ArtServer) -> AsyncIterator[ArtClient]:
-    one = art_server.client()
-    yield one
-    await one.close()
+    art_client = art_server.client()
+    yield art_client
+    await art_client.close()
 
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
@@ -32,9 +32,9 @@ MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 async def sampled(server: ArtServer, model: str = MODEL, *, count: int = 8, **changed: Any) -> list[Any]:
     """Answers with ids and log-probs, asked for all at once."""
     async with openai.AsyncOpenAI(base_url=server.model_url, api_key="none") as client:
-        asked: dict[str, Any] = {"max_tokens": 6, "logprobs": True, **changed}
+        options: dict[str, Any] = {"max_tokens": 6, "logprobs": True, **changed}
         return await asyncio.gather(
-            *(client.chat.completions.create(model=model, messages=MESSAGES, seed=i, **asked) for i in range(count))
+            *(client.chat.completions.create(model=model, messages=MESSAGES, seed=i, **options) for i in range(count))
         )
 
 
@@ -76,9 +76,9 @@ async def test_an_old_version_answers_as_before_the_update(art_server: ArtServer
     await client.promote(result.version)
     again = await sampled(art_server, f"{MODEL}@{base}", count=3)
     newer = await sampled(art_server, count=3)
-    assert [one.choices[0].token_ids for one in again] == [one.choices[0].token_ids for one in before]
-    assert {one.model for one in again} == {f"{MODEL}@{base}"}
-    assert {one.model for one in newer} == {f"{MODEL}@{result.version}"}
+    assert [answer.choices[0].token_ids for answer in again] == [answer.choices[0].token_ids for answer in before]
+    assert {answer.model for answer in again} == {f"{MODEL}@{base}"}
+    assert {answer.model for answer in newer} == {f"{MODEL}@{result.version}"}
     versions = await client.versions()
     assert (versions.head, versions.serving) == (result.version, result.version)
 
@@ -127,17 +127,17 @@ async def _train(client: Any, request: TrainRequest) -> Any:
 async def test_a_program_for_art_0_5_7_trains_with_that_releases_client(
     art_server: ArtServer, client: ArtClient
 ) -> None:
-    found = await asyncio.to_thread(art_0_5_7.run_client, art_server.url)
-    assert ".make/art-0.5.7/" in found["release"]
-    assert found["inference"] == [art_server.model_url, "default"]
-    (line,) = found["lines"]
+    client_report = await asyncio.to_thread(art_0_5_7.run_client, art_server.url)
+    assert ".make/art-0.5.7/" in client_report["release"]
+    assert client_report["inference"] == [art_server.model_url, "default"]
+    (line,) = client_report["lines"]
     assert line["rendered_prompts"] == 8
     assert line["loss/grad_norm"] > 0
-    assert found["after"] == found["before"] + 2
-    assert found["answered_by"] == f"{MODEL}@{found['after']}"
-    kept = [each.version for each in (await client.versions()).known]
-    newest = found["after"]
-    assert kept == sorted({0, newest - 2, newest - 1, newest}), (
+    assert client_report["after"] == client_report["before"] + 2
+    assert client_report["answered_by"] == f"{MODEL}@{client_report['after']}"
+    kept_versions = [known_version.version for known_version in (await client.versions()).known]
+    newest = client_report["after"]
+    assert kept_versions == sorted({0, newest - 2, newest - 1, newest}), (
         "its own deletes spare what serves, its parent and what served before"
     )
     beside = {path.name for path in art_server.checkpoints.parent.iterdir()}
@@ -148,27 +148,27 @@ async def test_rendered_prompts_are_marked_and_never_mixed_with_recorded_ones(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     rendered = await _old_trajectories(art_server)
-    recorded = await _recorded_rows(art_server, range(4))
+    recorded_rows = await _recorded_rows(art_server, range(4))
 
     async def train(rows: list[dict[str, Any]]) -> httpx.Response:
         body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows}]}
         async with httpx.AsyncClient(base_url=art_server.url, timeout=120) as http:
             return await http.post("/_train_model", json=body)
 
-    mixed = await train([*rendered[:2], *recorded[2:]])
+    mixed = await train([*rendered[:2], *recorded_rows[2:]])
     assert mixed.status_code == 409
     assert "never mixed" in mixed.json()["error"]["message"]
-    for rows, count in ((recorded, 0), (rendered, 4)):
+    for rows, count in ((recorded_rows, 0), (rendered, 4)):
         assert (await train(rows)).json()["rendered_prompts"] == count
         head = (await client.versions()).head
         provenance = json.loads((art_server.checkpoints / f"{head:04d}" / "rollbus.json").read_bytes())
         assert provenance["rendered_prompts"] == count
 
 
-async def _recorded_rows(server: ArtServer, rewards: Sequence[float], **asked: Any) -> list[dict[str, Any]]:
+async def _recorded_rows(server: ArtServer, rewards: Sequence[float], **options: Any) -> list[dict[str, Any]]:
     """Rows of a released client that brings its prompt ids, one per reward."""
     rows = []
-    for reward, answer in zip(rewards, await sampled(server, count=len(rewards), **asked), strict=True):
+    for reward, answer in zip(rewards, await sampled(server, count=len(rewards), **options), strict=True):
         choice = {**answer.choices[0].model_dump(), "prompt_token_ids": answer.prompt_token_ids}
         rows.append({"messages_and_choices": [*MESSAGES, choice], "reward": reward})
     return rows
@@ -202,8 +202,10 @@ async def test_two_calls_of_released_clients_at_once_are_two_updates_one_after_t
     rows = await _recorded_rows(art_server, (0.0, 1.0, 0.0, 1.0))
     lines = await asyncio.gather(*(_train_as_released(art_server, rows) for _ in range(2)))
     assert [line["num_gradient_steps"] for line in lines] == [1, 1]
-    known = {each.version: each.parent for each in (await client.versions()).known}
-    assert (known[before + 1], known[before + 2]) == (before, before + 1)
+    parent_by_version = {
+        known_version.version: known_version.parent for known_version in (await client.versions()).known
+    }
+    assert (parent_by_version[before + 1], parent_by_version[before + 2]) == (before, before + 1)
     assert (await client.versions()).head == before + 2
 
 
@@ -263,15 +265,17 @@ async def test_only_health_is_shown_without_the_bearer_token(own_art_server: Art
     control, model = own_art_server.url, own_art_server.model_url
     async with httpx.AsyncClient() as http:
         for url in (f"{control}/rollbus/v1/capabilities", f"{control}/v1/models", f"{model}/models"):
-            said = [(await http.get(url, headers={"authorization": f"Bearer {key}"})) for key in ("wrong", "secret")]
-            assert [(await http.get(url)).status_code, *(answer.status_code for answer in said)] == [401, 401, 200], url
+            replies = [(await http.get(url, headers={"authorization": f"Bearer {key}"})) for key in ("wrong", "secret")]
+            assert [(await http.get(url)).status_code, *(reply.status_code for reply in replies)] == [401, 401, 200], (
+                url
+            )
         health = [await http.get(f"{control}/{path}") for path in ("health", "healthcheck")]
     assert ([answer.status_code for answer in health], health[1].json()) == ([200, 200], {"status": "ok"})
 
 
-@pytest.mark.parametrize(("point", "kept"), [("checkpoint", 0), ("published", 1), ("recorded", 1)])
+@pytest.mark.parametrize(("point", "kept_version"), [("checkpoint", 0), ("published", 1), ("recorded", 1)])
 async def test_after_a_crash_in_a_released_clients_update_step_versions_and_next_update_agree(
-    own_art_server: ArtServer, point: str, kept: int
+    own_art_server: ArtServer, point: str, kept_version: int
 ) -> None:
     server = own_art_server
     server.start()
@@ -283,11 +287,13 @@ async def test_after_a_crash_in_a_released_clients_update_step_versions_and_next
     server.wait_until_dead()
     server.start()
     client = server.client()
-    assert await _step_head_and_serving(server, client) == (kept, kept, kept)
-    assert (await sampled(server, count=1))[0].model == f"{MODEL}@{kept}"
+    assert await _step_head_and_serving(server, client) == (kept_version, kept_version, kept_version)
+    assert (await sampled(server, count=1))[0].model == f"{MODEL}@{kept_version}"
     assert (await _train_as_released(server, rows))["num_gradient_steps"] == 1
-    assert [each.parent for each in (await client.versions()).known] == [None, 0, 1][: kept + 2]
-    assert await _step_head_and_serving(server, client) == (kept + 1, kept + 1, kept + 1)
+    assert [known_version.parent for known_version in (await client.versions()).known] == [None, 0, 1][
+        : kept_version + 2
+    ]
+    assert await _step_head_and_serving(server, client) == (kept_version + 1, kept_version + 1, kept_version + 1)
     await client.close()
 
 

@@ -34,49 +34,51 @@ def logits(model: Any) -> Tensor:
 
 def start(base_model: Path, folder: Path) -> tuple[Learner, Path]:
     """A learner at version 0, which is written first."""
-    one = Learner(read_config(base_model), loader=loader(base_model))
-    save(one, base_model, folder / "0000")
-    one.start_from(0, folder / "0000")
-    return one, folder / "0000"
+    learner = Learner(read_config(base_model), loader=loader(base_model))
+    save(learner, base_model, folder / "0000")
+    learner.start_from(0, folder / "0000")
+    return learner, folder / "0000"
 
 
-def save(one: Learner, base_model: Path, target: Path) -> None:
+def save(learner: Learner, base_model: Path, target: Path) -> None:
     save_checkpoint(
         target,
-        one.model,
-        one.config,
+        learner.model,
+        learner.config,
         base=base_model,
         provenance={"version": int(target.name)},
-        masters=one.masters.named,
-        optimizer=one.optimizer,
+        masters=learner.masters.named,
+        optimizer=learner.optimizer,
         lora=LORA,
     )
 
 
 def test_the_first_version_is_the_base_model_exactly(base_model: Path, tmp_path: Path) -> None:
-    one, first = start(base_model, tmp_path)
+    learner, first = start(base_model, tmp_path)
     plain = loader(base_model, None).load(base_model)
     assert torch.equal(logits(loader(base_model).load(first)), logits(plain))
     assert is_complete(first)
     assert not (first / "model.safetensors").exists()
-    assert sum(one.numel() for one in one.masters.named.values()) < 0.2 * sum(p.numel() for p in plain.parameters())
+    assert sum(weight.numel() for weight in learner.masters.named.values()) < 0.2 * sum(
+        p.numel() for p in plain.parameters()
+    )
 
 
 def test_a_step_moves_the_adapters_and_nothing_else(base_model: Path, tmp_path: Path) -> None:
-    one, _ = start(base_model, tmp_path)
-    frozen = {name: p.clone() for name, p in one.model.named_parameters() if not p.requires_grad}
-    before = {name: p.detach().clone() for name, p in one.masters.named.items()}
+    learner, _ = start(base_model, tmp_path)
+    frozen = {name: p.clone() for name, p in learner.model.named_parameters() if not p.requires_grad}
+    before = {name: p.detach().clone() for name, p in learner.masters.named.items()}
     for _ in range(2):  # A has no gradient while B is zero
-        one.step(three_answers(), CONFIG)
-    assert all(torch.equal(p, frozen[name]) for name, p in one.model.named_parameters() if name in frozen)
-    assert all(not torch.equal(p, before[name]) for name, p in one.masters.named.items())
+        learner.step(three_answers(), CONFIG)
+    assert all(torch.equal(p, frozen[name]) for name, p in learner.model.named_parameters() if name in frozen)
+    assert all(not torch.equal(p, before[name]) for name, p in learner.masters.named.items())
     assert all(".lora_" in name for name in before)
 
 
 def test_versions_share_the_frozen_weights_and_nothing_else(base_model: Path, tmp_path: Path) -> None:
-    one, first = start(base_model, tmp_path)
-    one.step(three_answers(), CONFIG)
-    save(one, base_model, tmp_path / "0001")
+    learner, first = start(base_model, tmp_path)
+    learner.step(three_answers(), CONFIG)
+    save(learner, base_model, tmp_path / "0001")
     serving = loader(base_model)
     models = [serving.load(first), serving.load(tmp_path / "0001")]
     for (name, a), (_, b) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
@@ -87,7 +89,7 @@ def test_versions_share_the_frozen_weights_and_nothing_else(base_model: Path, tm
 def test_a_checkpoint_of_the_other_kind_or_shape_is_refused_with_what_to_do(
     base_model: Path, tmp_path: Path, tokenizer: Any
 ) -> None:
-    one, first = start(base_model, tmp_path)
+    learner, first = start(base_model, tmp_path)
     with pytest.raises(ConfigurationError, match="take `lora` out"):
         loader(base_model).load(base_model)
     with pytest.raises(ConfigurationError, match="no weights"):
@@ -98,7 +100,7 @@ def test_a_checkpoint_of_the_other_kind_or_shape_is_refused_with_what_to_do(
         loader(base_model, LoraConfig(rank=4, alpha=32.0)).load(first)
     attention_only = loader(base_model, LoraConfig(rank=4, alpha=8.0, attention_only=True))
     with pytest.raises(ConfigurationError, match="do not fit"):
-        Learner(one.config, loader=attention_only).start_from(0, first)
-    other = create_model(tmp_path / "other", one.config.__class__(layers=1), tokenizer, seed=1)
+        Learner(learner.config, loader=attention_only).start_from(0, first)
+    other = create_model(tmp_path / "other", learner.config.__class__(layers=1), tokenizer, seed=1)
     with pytest.raises(ConfigurationError, match="do not fit"):
         loader(base_model, None).load(other)

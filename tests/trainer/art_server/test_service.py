@@ -40,9 +40,9 @@ OPTIONS = ModelOptions(max_rows=4)
 
 @contextmanager
 def service(base_model: Path, folder: Path, options: ModelOptions = OPTIONS) -> Iterator[TorchService]:
-    one = TorchService(ServiceSettings("agent", base_model, folder, options=options))
-    yield one
-    one.close()
+    torch_service = TorchService(ServiceSettings("agent", base_model, folder, options=options))
+    yield torch_service
+    torch_service.close()
 
 
 def plan(base: int = 0) -> StepPlan:
@@ -51,8 +51,8 @@ def plan(base: int = 0) -> StepPlan:
     )
 
 
-def step(one: TorchService, base: int = 0) -> dict[str, float]:
-    return one._step(three_answers(), plan(base))
+def step(torch_service: TorchService, base: int = 0) -> dict[str, float]:
+    return torch_service._step(three_answers(), plan(base))
 
 
 class Watching(TorchService):
@@ -64,14 +64,14 @@ class Watching(TorchService):
 
 
 def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp_path: Path) -> None:
-    one = Watching(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
-    step(one)
-    assert one.seen_early is False
-    assert one.sampler.loaded() == (0, 1)
-    assert one.store.numbers() == [0, 1]
-    answer = one.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
+    torch_service = Watching(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
+    step(torch_service)
+    assert torch_service.seen_early is False
+    assert torch_service.sampler.loaded() == (0, 1)
+    assert torch_service.store.numbers() == [0, 1]
+    answer = torch_service.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
     assert answer.version == 1
-    one.close()
+    torch_service.close()
 
 
 class Threads(TorchService):
@@ -86,12 +86,12 @@ class Threads(TorchService):
 async def test_all_updates_run_in_one_thread_since_each_keeps_the_memory_it_computed_with(
     base_model: Path, tmp_path: Path
 ) -> None:
-    one = Threads(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
-    waiting = [asyncio.ensure_future(one.update(three_answers(), plan(base))) for base in (0, 1, 2)]
+    torch_service = Threads(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
+    waiting = [asyncio.ensure_future(torch_service.update(three_answers(), plan(base))) for base in (0, 1, 2)]
     await asyncio.gather(*waiting)
-    assert one.store.numbers() == [0, 1, 2, 3]
-    assert len(one.used) == 1
-    one.close()
+    assert torch_service.store.numbers() == [0, 1, 2, 3]
+    assert len(torch_service.used) == 1
+    torch_service.close()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_restarted_service_goes_on_bit_for_bit(base_model: Path, tmp_path: Pat
     with service(base_model, tmp_path / "stopped", options) as resumed:
         assert resumed.sampler.loaded() == (1,)
         step(resumed, 1)
-    paths = [one.store.path(2) for one in (through, resumed)]
+    paths = [torch_service.store.path(2) for torch_service in (through, resumed)]
     for name in ("optimizer.safetensors", "adapter_model.safetensors" if options.lora else "model.safetensors"):
         assert (paths[0] / name).read_bytes() == (paths[1] / name).read_bytes(), name
 
@@ -216,36 +216,36 @@ def reshape_one(path: Path) -> None:
 def test_moments_that_cannot_be_read_are_named_and_not_taken_for_a_fault_of_the_batch(
     base_model: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    with service(base_model, tmp_path) as one:
-        step(one)
+    with service(base_model, tmp_path) as torch_service:
+        step(torch_service)
     damage(tmp_path / "checkpoints" / "0001" / "optimizer.safetensors")
-    with service(base_model, tmp_path) as one:
+    with service(base_model, tmp_path) as torch_service:
         with pytest.raises(UnavailableError, match=r"0001/optimizer\.safetensors cannot be read .* roll back"):
-            step(one, 1)
-        assert one.store.numbers() == [0, 1]
-        step(one, 0)
+            step(torch_service, 1)
+        assert torch_service.store.numbers() == [0, 1]
+        step(torch_service, 0)
 
 
 def test_moments_that_are_gone_begin_at_zero_and_the_log_says_so(
     base_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with service(base_model, tmp_path) as one:
-        step(one)
+    with service(base_model, tmp_path) as torch_service:
+        step(torch_service)
     assert not caplog.records
     (tmp_path / "checkpoints" / "0001" / "optimizer.safetensors").unlink()
-    with service(base_model, tmp_path) as one:
-        step(one, 1)
+    with service(base_model, tmp_path) as torch_service:
+        step(torch_service, 1)
     assert "0001 has no optimizer's state" in caplog.text
 
 
 def test_a_reference_that_is_not_there_is_not_taken_for_a_fault_of_the_batch(base_model: Path, tmp_path: Path) -> None:
     config = TrainConfig(kl_coefficient=0.1, kl_reference_version=7)
-    asked = StepPlan(0, config, lambda version, metrics: {"version": version, "parent": 0})
+    step_plan = StepPlan(0, config, lambda version, metrics: {"version": version, "parent": 0})
     with (
-        service(base_model, tmp_path) as one,
+        service(base_model, tmp_path) as torch_service,
         pytest.raises(UnavailableError, match="kl_reference_version 7 has no checkpoint"),
     ):
-        one._step(three_answers(), asked)
+        torch_service._step(three_answers(), step_plan)
 
 
 class Starving:
@@ -304,39 +304,39 @@ def test_a_service_that_does_not_fit_the_memory_is_not_started_and_says_what_to_
 def with_version_0_on_disk_only(base_model: Path, folder: Path) -> Iterator[TorchService]:
     with service(base_model, folder) as before:
         step(before)
-    with service(base_model, folder) as one:
-        assert one.sampler.loaded() == (1,)
-        yield one
+    with service(base_model, folder) as torch_service:
+        assert torch_service.sampler.loaded() == (1,)
+        yield torch_service
 
 
 def test_an_old_version_that_does_not_fit_the_memory_says_what_to_change(base_model: Path, tmp_path: Path) -> None:
-    with with_version_0_on_disk_only(base_model, tmp_path) as one:
-        whole, one.loader = one.loader, cast(Any, Starving(one.loader, "load"))
+    with with_version_0_on_disk_only(base_model, tmp_path) as torch_service:
+        whole, torch_service.loader = torch_service.loader, cast(Any, Starving(torch_service.loader, "load"))
         with pytest.raises(UnavailableError, match=r"version 0 of agent.*ran out of memory.*max_rows.*keep_versions"):
-            one.load_version(0)
-        assert one.sampler.loaded() == (1,)
-        one.loader = whole
-        assert one.load_version(0)
+            torch_service.load_version(0)
+        assert torch_service.sampler.loaded() == (1,)
+        torch_service.loader = whole
+        assert torch_service.load_version(0)
 
 
 def test_a_canary_is_read_and_stays_in_memory_while_newer_versions_come(base_model: Path, tmp_path: Path) -> None:
-    with service(base_model, tmp_path, ModelOptions(max_rows=4, keep_versions=1)) as one:
-        step(one)
+    with service(base_model, tmp_path, ModelOptions(max_rows=4, keep_versions=1)) as torch_service:
+        step(torch_service)
         decision = PolicyDecision(
             model="agent", run_id="main", number=1, action="canary", serving=0, canary=1, share=0.5, reason="r",
             decided_at_ms=0
         )  # fmt: skip
-        one.serve(0)
-        one.use_decision(decision)
-        assert one.canary == 1
-        step(one, base=1)
-        assert one.loaded() == (0, 1, 2)
-        one.serve(0)
-        assert one.loaded() == (0, 1, 2)
-        one.serve(2)
-        assert one.canary is None, "what serves here is not what was decided"
-        one.use_decision(replace(decision, number=2, canary=7, serving=2))
-        assert one.loaded() == (2,), "a canary without a checkpoint holds nothing"
+        torch_service.serve(0)
+        torch_service.use_decision(decision)
+        assert torch_service.canary == 1
+        step(torch_service, base=1)
+        assert torch_service.loaded() == (0, 1, 2)
+        torch_service.serve(0)
+        assert torch_service.loaded() == (0, 1, 2)
+        torch_service.serve(2)
+        assert torch_service.canary is None, "what serves here is not what was decided"
+        torch_service.use_decision(replace(decision, number=2, canary=7, serving=2))
+        assert torch_service.loaded() == (2,), "a canary without a checkpoint holds nothing"
 
 
 class CountingLoader:
@@ -353,18 +353,18 @@ class CountingLoader:
 
 
 def test_a_version_that_many_ask_for_at_once_is_read_once(base_model: Path, tmp_path: Path) -> None:
-    with with_version_0_on_disk_only(base_model, tmp_path) as one, ThreadPoolExecutor(8) as askers:
-        one.loader = counting = cast(Any, CountingLoader(one.loader))
-        assert all(askers.map(one.load_version, [0] * 8))
+    with with_version_0_on_disk_only(base_model, tmp_path) as torch_service, ThreadPoolExecutor(8) as askers:
+        torch_service.loader = counting = cast(Any, CountingLoader(torch_service.loader))
+        assert all(askers.map(torch_service.load_version, [0] * 8))
         assert counting.loads == 1
 
 
 def test_a_version_that_retention_removes_while_it_is_read_is_one_that_does_not_exist(
     base_model: Path, tmp_path: Path
 ) -> None:
-    with with_version_0_on_disk_only(base_model, tmp_path) as one:
-        one.loader = cast(Any, CountingLoader(one.loader, lambda: one.store.retire(0)))
-        assert not one.load_version(0)
+    with with_version_0_on_disk_only(base_model, tmp_path) as torch_service:
+        torch_service.loader = cast(Any, CountingLoader(torch_service.loader, lambda: torch_service.store.retire(0)))
+        assert not torch_service.load_version(0)
 
 
 def test_weights_that_do_not_fit_the_memory_are_not_called_damaged(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_a_checkpoint_that_does_not_fit_its_disk_leaves_nothing_and_can_be_tried
             step(full)
         assert [path.name for path in full.store.directory.iterdir()] == ["0000"]
         assert step(full) == step(plain)
-        weights = [one.store.path(1) / "model.safetensors" for one in (full, plain)]
+        weights = [torch_service.store.path(1) / "model.safetensors" for torch_service in (full, plain)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
 
 

@@ -24,12 +24,12 @@ CONFIG = TrainConfig(learning_rate=1e-3)
 
 def logprobs_by_token(model: nn.Module, sequences: list[TokenSequence]) -> dict[int, float]:
     """Log-prob of each sampled token, by its id: these are distinct where sampled."""
-    found: dict[int, float] = {}
+    logprob_by_token: dict[int, float] = {}
     for batch in micro_batches(grow_trees(sequences)):
         with torch.no_grad():
             scores = score(model, batch)
-        found.update(zip(batch.targets_N.tolist(), scores.logprobs_N.tolist(), strict=True))
-    return found
+        logprob_by_token.update(zip(batch.targets_N.tolist(), scores.logprobs_N.tolist(), strict=True))
+    return logprob_by_token
 
 
 def test_a_batch_is_one_optimizer_step_however_many_sequences_it_has(base_model: Path) -> None:
@@ -106,24 +106,24 @@ def test_a_step_holds_no_masks_but_those_of_the_pass_in_work() -> None:
 
 
 def learner(base_model: Path) -> Learner:
-    one = Learner(read_config(base_model))
-    one.start_from(0, base_model)
-    return one
+    trained_learner = Learner(read_config(base_model))
+    trained_learner.start_from(0, base_model)
+    return trained_learner
 
 
-def weights(one: Learner) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in one.model.parameters()]
+def weights(trained_learner: Learner) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in trained_learner.model.parameters()]
 
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
+    return all(torch.equal(tensor, other_tensor) for tensor, other_tensor in zip(first, second, strict=True))
 
 
 def test_positive_advantages_raise_and_negative_ones_lower_log_probs(base_model: Path) -> None:
-    one, sequences = learner(base_model), three_answers()
-    before = logprobs_by_token(one.model, sequences)
-    one.step(sequences, CONFIG)
-    after = logprobs_by_token(one.model, sequences)
+    trained_learner, sequences = learner(base_model), three_answers()
+    before = logprobs_by_token(trained_learner.model, sequences)
+    trained_learner.step(sequences, CONFIG)
+    after = logprobs_by_token(trained_learner.model, sequences)
     assert all(after[token] > before[token] for token in (70, 71, 72, 90, 91))
     assert all(after[token] < before[token] for token in (80, 81))
 
@@ -183,10 +183,12 @@ def test_every_bound_of_a_loss_reaches_it(base_model: Path, loss: Any, sign: int
 def test_a_penalty_does_not_change_which_sequences_are_stale(base_model: Path) -> None:
     sequences, reports = three_answers(shifts=[4.5] * 7, scale=0.01), []
     for coefficient in (0.0, 10.0):
-        one = learner(base_model)
-        one.step(three_answers(), CONFIG.model_copy(update={"learning_rate": 1e-2}))  # away from the reference
+        trained_learner = learner(base_model)
+        trained_learner.step(
+            three_answers(), CONFIG.model_copy(update={"learning_rate": 1e-2})
+        )  # away from the reference
         config = CONFIG.model_copy(update={"off_policy_mask_threshold": 0.5, "kl_coefficient": coefficient})
-        reports.append(one.step(sequences, config, reference=base_model))
+        reports.append(trained_learner.step(sequences, config, reference=base_model))
     assert reports[0]["stale_mask_fraction"] == reports[1]["stale_mask_fraction"] > 0
 
 
@@ -199,10 +201,12 @@ def test_a_gradient_is_clipped_to_its_bound_and_reported_as_it_was(base_model: P
     """AdamW's first moment after one step is (1 - beta1) times the gradient that it was given."""
     moments = []
     for bound in (1e9, 0.01):
-        one = learner(base_model)
-        report = one.step(three_answers(), CONFIG.model_copy(update={"max_grad_norm": bound}))
-        given = torch.cat([state["exp_avg"].flatten() for state in one.optimizer.state.values()]) / (1 - 0.9)
-        moments.append((report["grad_norm"], float(given.norm())))
+        trained_learner = learner(base_model)
+        report = trained_learner.step(three_answers(), CONFIG.model_copy(update={"max_grad_norm": bound}))
+        first_moment = torch.cat([state["exp_avg"].flatten() for state in trained_learner.optimizer.state.values()]) / (
+            1 - 0.9
+        )
+        moments.append((report["grad_norm"], float(first_moment.norm())))
     (norm, unclipped), (reported, clipped) = moments
     assert norm == reported
     assert unclipped == pytest.approx(norm, rel=1e-4)
@@ -221,14 +225,14 @@ def test_a_batch_without_sequences_is_refused(base_model: Path) -> None:
 
 def test_a_two_answer_bandit_is_solved_within_a_hundred_steps(base_model: Path, tokenizer: Any) -> None:
     """Sampler and trainer together: the answer `good` pays 1, every other 0."""
-    one = learner(base_model)
+    trained_learner = learner(base_model)
     good, prompt = tokenizer.encode("7")[0], tokenizer.encode("choose")
-    sampler = Sampler(one.config, tokenizer, max_rows=32, keep_versions=1)
+    sampler = Sampler(trained_learner.config, tokenizer, max_rows=32, keep_versions=1)
     share = 0.0
     try:
         for step in range(100):
             serving, _ = load_model(base_model)
-            serving.load_state_dict(one.model.state_dict())
+            serving.load_state_dict(trained_learner.model.state_dict())
             sampler.load(step, serving)
             futures = [
                 sampler.submit(prompt, SamplingParameters(max_tokens=1, seed=step * 64 + i, temperature=1.0), step)
@@ -244,7 +248,7 @@ def test_a_two_answer_bandit_is_solved_within_a_hundred_steps(base_model: Path, 
                 make_sequence(prompt, answer.token_ids, advantage=advantage, logprobs=answer.logprobs)
                 for answer, advantage in zip(answers, advantages, strict=True)
             ]
-            one.step(sequences, TrainConfig(learning_rate=1e-2))
+            trained_learner.step(sequences, TrainConfig(learning_rate=1e-2))
     finally:
         sampler.close()
     assert share > 0.9

@@ -50,7 +50,7 @@ Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What an update is told beside its sequences."""
+    """What an update is told in addition to its sequences."""
 
     base_version: int
     config: TrainConfig

@@ -9,8 +9,13 @@ T = TypeVar("T")
 
 def is_being_cancelled() -> bool:
     """Say whether this task itself was cancelled: then it must end. If not, something that it awaited has failed."""
+    return count_cancellations() > 0
+
+
+def count_cancellations() -> int:
+    """Return how often this task was cancelled; more than before an `await` that returned: what it awaited hid it."""
     task = asyncio.current_task()
-    return task is not None and bool(task.cancelling())
+    return 0 if task is None else task.cancelling()
 
 
 async def all_or_none(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

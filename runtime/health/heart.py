@@ -123,8 +123,7 @@ class Heart:
             raise
         finally:
             beating.cancel()
-            with suppress(asyncio.CancelledError):
-                await beating
+            await asyncio.wait([beating])
             if server is not None:
                 await server.stop()
 

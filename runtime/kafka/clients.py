@@ -16,7 +16,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IllegalOperation, KafkaError, OffsetOutOfRangeError, ProducerFenced
 from aiokafka.protocol.api import Request, Response
 
-from rollbus.runtime.cancelling import is_being_cancelled
+from rollbus.runtime.cancelling import count_cancellations, is_being_cancelled
 from rollbus.runtime.kafka.batches import read_bounded
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.groups import see_errors_of_offsets
@@ -240,6 +240,8 @@ async def stop_all(*stops: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _stop_bounded(stop: Callable[[], Awaitable[None]]) -> None:
+    """Raise CancelledError if this task is cancelled meanwhile: aiokafka's `close` returns as if it were not."""
+    requests_before = count_cancellations()
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await stop()
@@ -248,3 +250,5 @@ async def _stop_bounded(stop: Callable[[], Awaitable[None]]) -> None:
     except asyncio.CancelledError:  # aiokafka lets the one of a fetch that it has cancelled itself escape
         if is_being_cancelled():
             raise
+    if count_cancellations() > requests_before:
+        raise asyncio.CancelledError

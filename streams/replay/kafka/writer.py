@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +126,7 @@ class KafkaOutput:
         """Let the connection go."""
         if self._writing is not None:
             self._writing.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._writing
+            await asyncio.gather(self._writing, return_exceptions=True)
         await stop_clients(self._producer)
 
     async def _send(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 
 from rollbus.runtime.kafka.clients import stop_all
 
@@ -38,3 +39,14 @@ async def test_a_client_is_stopped_when_its_owner_is_cancelled_during_an_earlier
     with pytest.raises(asyncio.CancelledError):
         await stopping
     assert stopped == ["the second"]
+
+
+async def test_who_is_cancelled_during_aiokafkas_close_hears_of_it() -> None:
+    client = AIOKafkaClient()
+    client._sync_task = asyncio.create_task(client._md_synchronizer())
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(stop_all(client.close))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping

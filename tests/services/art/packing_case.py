@@ -7,7 +7,6 @@ from typing import Any
 
 from rollbus.schemas.records.tokens import decode_token_ids, encode_logprobs, encode_token_ids
 from rollbus.trainer.art_server.control.old_config import ClientConfig
-from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
@@ -55,6 +54,7 @@ def batch() -> TrainRequest:
 def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
     """Per sampled token as ART packed it for its own service: id, advantage, weight."""
     from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend, art_groups
+    from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 
     backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=True)
     backend.given = GivenBatch(batch().trajectories, aggregation)  # type: ignore[arg-type]
@@ -68,6 +68,7 @@ def pack_as_art(base_model: str, directory: str, findings: str) -> None:
     from art.types import TrainConfig as ArtTrainConfig
 
     from rollbus.trainer.art_server.arts_own.packing import RollbusBackend, art_groups
+    from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 
     backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=False)  # one sequence a row
     rows_by_choice = []

@@ -14,6 +14,15 @@ def count_bound_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def available_memory() -> int | None:
+    """Return the bytes that programs can have without swapping, or None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
 def install_command(package: str) -> str:
     """Return the command that installs a package into the Python that runs this."""
     if importlib.util.find_spec("pip") is not None:

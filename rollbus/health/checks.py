@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollbus.runtime.health.alarms.processes import is_disk_low
+from rollbus.runtime.machine import available_memory
 from rollbus.schemas.errors import RollbusError, UnavailableError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ PACKAGES = ("rollbus", "aiokafka", "faust-streaming", "clickhouse-connect", "ope
 """Those whose releases change what a user sees."""
 GPU_COMMAND = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 GPU_WAIT_S = 10
+WHOLE_GB, WITH_ADAPTERS_GB = 10, 8
+"""Measured with SmolLM2 in float32, every part of `rollbus start` included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def examine(settings: "Settings", stages: Sequence[Any]) -> Iterator[CheckResult
     checks: tuple[tuple[str, Check], ...] = (
         ("versions", find_versions),
         ("disk", find_disk),
+        ("memory", find_memory),
         ("GPU", find_gpus),
         ("services", find_services),
         ("principals", find_principals),
@@ -92,6 +96,30 @@ def find_disk(settings: "Settings") -> Iterator[CheckResult]:
         yield CheckResult("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
     else:
         yield CheckResult("disk", "ok", what)
+
+
+def find_memory(settings: "Settings", available: int | None = None) -> Iterator[CheckResult]:
+    """Compare what is available with what all parts of `rollbus start` took, until the model service runs here.
+
+    A kernel that has no memory left ends a process without a word. `available` is in bytes; None asks the system.
+    """
+    from rollbus.local.process.state import read
+    from rollbus.start.parts import local_services
+
+    available = available_memory() if available is None else available
+    if available is None:
+        return
+    what, lora = f"{available / 1e9:.1f} GB are available", settings.art_server.lora
+    is_to_start = "art-server" in local_services(settings) and not read(settings.stack_settings().run_dir, "art-server")
+    needed, trained = (WITH_ADAPTERS_GB, "adapters") if lora else (WHOLE_GB, "the whole model")
+    if is_to_start and available < needed * 1e9:
+        what += f"; all parts of `rollbus start` took {needed} with SmolLM2, {trained} trained; a larger model more"
+        remedy = (
+            "close other programs" if lora else "set `art_server: {lora: {}}`, which takes 2 GB less, or close some"
+        )
+        yield CheckResult("memory", "note", what, remedy)
+    else:
+        yield CheckResult("memory", "ok", what)
 
 
 def find_gpus(settings: "Settings") -> Iterator[CheckResult]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.checks import examine, find_disk, find_principals
+from rollbus.health.checks import examine, find_disk, find_memory, find_principals
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import DeliveryConfig, RunConfig
@@ -27,6 +27,27 @@ def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatc
     (finding,) = find_disk(Settings())
     assert (finding.state, finding.what.partition(" of ")[0]) == ("problem", "1.0")
     assert "data_dir" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "lora", "state"), [(9.9, None, "note"), (10, None, "ok"), (7.9, {}, "note"), (8, {}, "ok")]
+)
+def test_less_memory_than_the_model_was_seen_to_take_is_a_note(
+    gigabytes: float, lora: dict[str, object] | None, state: str
+) -> None:
+    settings = Settings.model_validate({"runs": [RunConfig().model_dump()], "art_server": {"lora": lora}})
+    (finding,) = find_memory(settings, available=int(gigabytes * 1e9))
+    assert finding.state == state
+    assert ("lora" in finding.remedy) == (state == "note" and lora is None)
+
+
+def test_memory_is_no_matter_where_the_model_is_elsewhere() -> None:
+    run = RunConfig().model_dump()
+    settings = Settings.model_validate(
+        {"runs": [run], "trainer": {"backend": {"type": "art-server", "url": "http://elsewhere:7999"}}}
+    )
+    (finding,) = find_memory(settings, available=10**9)
+    assert finding.state == "ok"
 
 
 def test_a_canary_judged_only_without_tokens_is_a_notice() -> None:

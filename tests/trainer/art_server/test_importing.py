@@ -360,7 +360,7 @@ def test_a_full_disk_leaves_nothing(folder: Path, cache: Path, monkeypatch: pyte
 def test_too_little_memory_is_told_before_and_after(
     gguf: Path, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "_available_memory", lambda: 1000)
+    monkeypatch.setattr(importing, "available_memory", lambda: 1000)
     with pytest.raises(UnavailableError, match=r"takes about 0\.0 GB of memory, .*; close other programs"):
         import_model(gguf, cache)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rollbus.runtime.machine import available_memory
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
 from rollbus.trainer.art_server.base_models.merging import merge_adapter
@@ -261,18 +262,9 @@ def _require_disk(cache: Path, needed: int) -> None:
 
 
 def _require_memory(needed: int, source: Path) -> None:
-    available = _available_memory()
+    available = available_memory()
     if available is not None and available < needed:
         raise UnavailableError(
             f"converting {source} takes about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are "
             "available; close other programs, or import it on a larger machine"
         )
-
-
-def _available_memory() -> int | None:
-    """Return bytes, or None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -97,6 +97,7 @@ def _start_missing(
     settings: Settings, source: SettingsFile, parts: "Sequence[Part]", *, may_ask: bool, yes: bool
 ) -> bool:
     """Start what is missing, if that is wanted; return whether the rest can be looked at."""
+    from rollbus.health.checks import find_memory
     from rollbus.schemas.errors import UnavailableError
     from rollbus.start.processes import start_parts
 
@@ -106,6 +107,9 @@ def _start_missing(
         raise UnavailableError("; ".join(f"{part.name}: {part.detail}; {part.remedy}" for part in elsewhere))
     if not missing:
         return True
+    for finding in find_memory(settings):
+        if finding.remedy and any(part.name == "art-server" for part in missing):
+            echo(f"memory: {finding.what}; {finding.remedy}")
     names = ", ".join(f"{part.name} of {part.run}" if part.run else part.name for part in missing)
     if _agrees(f"Start {names} on this machine?", may_ask=may_ask, yes=yes):
         start_parts(settings, source.path, missing)

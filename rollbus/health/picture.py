@@ -36,6 +36,7 @@ from rollbus.schemas.records.groups import CurriculumState
 
 TRAINER = "trainer"
 """Kind of a process, and the first part of its consumer group."""
+WORKER = "worker"
 TICKING_STAGE = "assembly"
 """The worker that holds its first partition writes time into the log."""
 NO_TICKER_MS = 60_000
@@ -175,11 +176,11 @@ def _find_no_ticker(look: Look, processes: Sequence[ProcessHealth]) -> Iterable[
     if not look.events or look.unread_beats or not any(process.is_alive for process in processes):
         return
     for beat in look.beats:
-        may_hold = beat.heartbeat.kind == "worker" and look.now_ms - beat.taken_ms <= NO_TICKER_MS
+        may_hold = beat.heartbeat.kind == WORKER and look.now_ms - beat.taken_ms <= NO_TICKER_MS
         is_new = look.now_ms - beat.heartbeat.started_at_ms <= NO_TICKER_MS or beat.heartbeat.is_last
         if may_hold and (is_new or _runs(TICKING_STAGE, beat.heartbeat.holds)):
             return
-    workers = [process for process in processes if process.is_alive and process.kind == "worker"]
+    workers = [process for process in processes if process.is_alive and process.kind == WORKER]
     stages = sorted({name.partition("[")[0] for process in workers for name in process.holds})
     running = f"the workers run {', '.join(stages) or 'nothing yet'}" if workers else "no worker lives"
     what = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollbus.health.funnel.counting import count_funnels
 from rollbus.health.funnel.funnel import Funnel
 from rollbus.health.funnel.numbers import FunnelSettings
-from rollbus.health.funnel.verdict import Verdict, give_verdict
+from rollbus.health.funnel.verdict import Verdict, give_verdict, hold_funnels
 from rollbus.health.picture import Picture, add_traffic, to_json
 from rollbus.health.reading import HealthWatch, read_health
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -103,6 +103,7 @@ async def _look(
     if picture is None:
         return NamespaceStatus(None, funnels, Verdict("the broker does not answer", is_wrong=True), error)
     picture = add_traffic(picture, _newest_episode_ms(funnels), limits)
+    funnels = hold_funnels(picture, funnels)
     return NamespaceStatus(picture, funnels, give_verdict(picture, funnels))
 
 

@@ -23,7 +23,7 @@ from rollbus.health.funnel.numbers import (
     TurnCount,
 )
 from rollbus.health.funnel.show import render_funnel
-from rollbus.health.funnel.verdict import give_verdict
+from rollbus.health.funnel.verdict import give_verdict, hold_funnels
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -124,6 +124,23 @@ def test_no_step_is_promised_of_a_run_that_takes_no_batches(hold_state: str) -> 
     assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {hold_state}")
     text = give_verdict(draw_data(WORKER, TRAINER), (drawn,)).text
     assert text == f"every process works; run main is {hold_state}"
+
+
+def test_no_step_is_promised_without_the_processes_that_it_needs() -> None:
+    coming = funnel(count(4, "", 72), run=COMING)
+    made = funnel(count(4, "", 18), run={"open_batches": 1, "waiting_groups": 2, "step": 4})
+    for beats, drawn, ending in (
+        ((WORKER,), coming, "the first step waits, since no trainer of run main runs"),
+        ((WORKER, OTHER_TRAINER), coming, "the first step waits, since no trainer of run main runs"),
+        ((TRAINER,), coming, "the first step waits, since no worker runs"),
+        ((WORKER, TRAINER), coming, coming.verdict),
+        ((TRAINER,), made, made.verdict),
+        ((WORKER,), made, "2 of 16 groups: step 5 waits, since no trainer of run main runs"),
+    ):
+        (held,) = hold_funnels(draw_data(*beats), (drawn,))
+        assert held.verdict.endswith(ending)
+        assert held.forecast is not None
+        assert (held.forecast.eta_ms is None) == (ending != drawn.verdict)
 
 
 def test_a_batch_that_is_cut_in_time_comes_by_then() -> None:

@@ -1,6 +1,6 @@
 """Batches that are made, groups that wait, and how fast they come → when the next step comes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollbus.health.funnel.numbers import TRAINABLE, FunnelNumbers, FunnelSettings
 from rollbus.runtime.health.alarms.problem import say_duration
@@ -26,6 +26,8 @@ class Forecast:
     """Episodes that can be trained and have no reward yet, where nothing else is on its way."""
     held: str = ""
     """`paused` or `stopped` where the run takes no batches, whatever waits."""
+    is_batch_made: bool = False
+    """Whether the step needs a trainer and nothing else."""
 
 
 def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
@@ -35,9 +37,6 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     name = "the first step" if step == 1 else f"step {step}"
     per_hour = _measure_pace(numbers)
     counted = f"{run.waiting_groups} of {needed} groups"
-    if run.held:
-        sentence = f"{counted}: {name} waits, since the run is {run.held}"
-        return Forecast(step, name, run.waiting_groups, needed, per_hour, None, sentence, held=run.held)
     waits_ms = []
     if run.open_batches or run.waiting_groups >= needed:
         waits_ms.append(0.0)
@@ -58,7 +57,24 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
         sentence = f"{counted}: {name} can begin"
     else:
         sentence = f"{counted}: at this rate {name} comes in {say_wait(eta_ms)}"
-    return Forecast(step, name, run.waiting_groups, needed, per_hour, eta_ms, sentence, unrewarded)
+    forecast = Forecast(
+        step,
+        name,
+        run.waiting_groups,
+        needed,
+        per_hour,
+        eta_ms,
+        sentence,
+        unrewarded,
+        is_batch_made=run.open_batches > 0,
+    )
+    return replace(hold_step(forecast, f"the run is {run.held}"), held=run.held) if run.held else forecast
+
+
+def hold_step(forecast: Forecast, why: str) -> Forecast:
+    """Return the forecast of a step that does not come before something changes."""
+    counted = f"{forecast.groups_waiting} of {forecast.groups_needed} groups"
+    return replace(forecast, eta_ms=None, sentence=f"{counted}: {forecast.step_name} waits, since {why}")
 
 
 def _count_unrewarded(numbers: FunnelNumbers) -> int:

@@ -7,9 +7,9 @@ its own.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rollbus.health.funnel.forecast import Forecast, forecast_step
+from rollbus.health.funnel.forecast import Forecast, forecast_step, hold_step
 from rollbus.health.funnel.losses import agree, explain_loss
 from rollbus.health.funnel.notices import Notice, find_notices
 from rollbus.health.funnel.numbers import (
@@ -110,6 +110,16 @@ def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
         verdict=_give_verdict(numbers, stages, blocked_at, forecast),
         newest_episode_ms=numbers.run.newest_episode_ms,
     )
+
+
+def hold_funnel(funnel: Funnel, why: str) -> Funnel:
+    """Return the funnel of a run whose next step waits for `why`; unchanged if nothing was forecast, or it is held."""
+    forecast = funnel.forecast
+    if forecast is None or forecast.held:
+        return funnel
+    held = hold_step(forecast, why)
+    verdict = funnel.verdict.removesuffix(forecast.sentence)
+    return replace(funnel, forecast=held, verdict=verdict + held.sentence if verdict != funnel.verdict else verdict)
 
 
 def without_numbers(settings: FunnelSettings, trouble: str) -> Funnel:

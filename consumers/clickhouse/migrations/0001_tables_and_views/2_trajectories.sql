@@ -223,6 +223,7 @@ CREATE TABLE IF NOT EXISTS turn_rewards
     signal LowCardinality(String) COMMENT 'the rule that spoke, or judge; empty for a reported value',
     event_id String,
     is_hint Bool COMMENT 'the words may help to answer better; distillation learns from them',
+    hint String COMMENT 'how to answer better, in words of a judge; empty: the words are those of the user',
     ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)

@@ -165,6 +165,9 @@ CREATE TABLE IF NOT EXISTS step_members
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    mark UInt128 MATERIALIZED if(fate = 'trained', bitShiftLeft(toUInt128(step), 64),
+        bitShiftLeft(toUInt128(4611686018427387904 + bitShiftLeft(toUInt64(toUnixTimestamp64Milli(ended_at)), 16)
+            + byteSwap(reinterpretAsUInt16('trainer'))), 64) + cityHash64('trainer', toString(ifNull(reason, '')))),
     INDEX by_key trajectory_key TYPE bloom_filter(0.0001) GRANULARITY 1,
     INDEX by_trajectory trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1,
     INDEX by_group group_id TYPE bloom_filter(0.001) GRANULARITY 1

@@ -32,6 +32,9 @@ CREATE TABLE IF NOT EXISTS drop_trajectories
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    mark UInt128 MATERIALIZED bitShiftLeft(toUInt128(4611686018427387904
+        + bitShiftLeft(toUInt64(toUnixTimestamp64Milli(dropped_at)), 16) + byteSwap(reinterpretAsUInt16(toString(stage)))), 64)
+        + cityHash64(toString(stage), toString(reason)),
     INDEX by_trajectory trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1,
     INDEX by_unit unit_id TYPE bloom_filter(0.001) GRANULARITY 1
 )

@@ -25,8 +25,9 @@ SELECT
         WHERE namespace = {namespace:String} AND run_id = {run:String}
     ) AS is_removed;
 
--- What decides a trajectory's fate, a row each. The least `place` wins: to be trained, by step; then the first drop, by
--- time and then by the first letters of its stage. One number is compared several times faster than what it stands for.
+-- What decides a trajectory's fate, a row each. The least `mark` of a trajectory wins: to be trained, by step; then the first
+-- drop, by time and then by the first letters of its stage. Its upper half is the step or, above all steps, that time and those
+-- letters; its lower half a hash of stage and reason. One number is compared several times faster than what it stands for.
 CREATE OR REPLACE VIEW fate_records AS
 SELECT
     trajectory_key,
@@ -36,14 +37,11 @@ SELECT
     if(fate = 'trained', '', 'trainer') AS drop_stage,
     if(fate = 'trained', '', 'trajectory') AS drop_unit,
     if(fate = 'trained', '', trajectory_id) AS drop_unit_id,
-    if(fate = 'trained', toUInt64(step), 4611686018427387904 + bitShiftLeft(toUInt64(toUnixTimestamp64Milli(ended_at)), 16)
-        + byteSwap(reinterpretAsUInt16('trainer'))) AS place
+    mark
 FROM step_members
 WHERE namespace = {namespace:String} AND run_id = {run:String}
 UNION ALL
-SELECT trajectory_key, trajectory_id, 0, toString(reason), toString(stage), toString(unit), unit_id,
-    4611686018427387904 + bitShiftLeft(toUInt64(toUnixTimestamp64Milli(dropped_at)), 16)
-        + byteSwap(reinterpretAsUInt16(toString(stage)))
+SELECT trajectory_key, trajectory_id, 0, toString(reason), toString(stage), toString(unit), unit_id, mark
 FROM drop_trajectories
 WHERE namespace = {namespace:String} AND run_id IN ('', {run:String});
 
@@ -53,16 +51,31 @@ CREATE OR REPLACE VIEW decided_fates AS
 SELECT
     any(id) AS trajectory_id,
     trajectory_key,
-    if(min(place) < 4611686018427387904, 'trained', 'dropped') AS fate,
-    if(min(place) < 4611686018427387904, toInt64(min(place)), 0) AS step,
-    argMin(drop_reason, place) AS reason,
-    toString(argMin(drop_stage, place)) AS stage,
-    toString(argMin(drop_unit, place)) AS unit,
-    argMin(drop_unit_id, place) AS unit_id,
+    if(min(mark) < bitShiftLeft(toUInt128(1), 126), 'trained', 'dropped') AS fate,
+    if(fate = 'trained', toInt64(bitShiftRight(min(mark), 64)), 0) AS step,
+    argMin(drop_reason, mark) AS reason,
+    toString(argMin(drop_stage, mark)) AS stage,
+    toString(argMin(drop_unit, mark)) AS unit,
+    argMin(drop_unit_id, mark) AS unit_id,
     uniqExactIf(in_step, in_step > 0) AS times_trained,
     max(in_step) > step AND step > 0 AS trained_again
 FROM fate_records(namespace = {namespace:String}, run = {run:String})
 GROUP BY trajectory_key;
+
+-- Trajectories that have or will have a fate. A replay that begins after assembly has none of its own, and knows those
+-- that it scored or compared.
+CREATE OR REPLACE VIEW known_trajectories AS
+SELECT trajectory_key, trajectory_id
+FROM trajectories
+WHERE namespace = {namespace:String}
+UNION ALL
+SELECT trajectory_key, trajectory_id
+FROM scores
+WHERE namespace = {namespace:String}
+UNION ALL
+SELECT trajectory_key, trajectory_id
+FROM group_members
+WHERE namespace = {namespace:String} AND run_id = {run:String};
 
 -- The one definition of a trajectory's fate: decided, or pending while no record has decided it.
 CREATE OR REPLACE VIEW trajectory_fates AS
@@ -70,32 +83,68 @@ WITH (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {
 SELECT
     any(id) AS trajectory_id,
     trajectory_key,
-    multiIf(min(place) < 4611686018427387904, 'trained', min(place) < 9223372036854775808 OR is_removed, 'dropped', 'pending') AS fate,
-    if(min(place) < 4611686018427387904, toInt64(min(place)), 0) AS step,
-    if(min(place) = 9223372036854775808 AND is_removed, 'run_removed', argMin(drop_reason, place)) AS reason,
-    toString(argMin(drop_stage, place)) AS stage,
-    toString(argMin(drop_unit, place)) AS unit,
-    argMin(drop_unit_id, place) AS unit_id,
+    multiIf(min(mark) < bitShiftLeft(toUInt128(1), 126), 'trained',
+        min(mark) < bitShiftLeft(toUInt128(1), 127) OR is_removed, 'dropped', 'pending') AS fate,
+    if(fate = 'trained', toInt64(bitShiftRight(min(mark), 64)), 0) AS step,
+    if(min(mark) = bitShiftLeft(toUInt128(1), 127) AND is_removed, 'run_removed', argMin(drop_reason, mark)) AS reason,
+    toString(argMin(drop_stage, mark)) AS stage,
+    toString(argMin(drop_unit, mark)) AS unit,
+    argMin(drop_unit_id, mark) AS unit_id,
     uniqExactIf(in_step, in_step > 0) AS times_trained,
     max(in_step) > step AND step > 0 AS trained_again
 FROM
 (
-    SELECT trajectory_key, id, in_step, drop_reason, drop_stage, drop_unit, drop_unit_id, place
+    SELECT trajectory_key, id, in_step, drop_reason, drop_stage, drop_unit, drop_unit_id, mark
     FROM fate_records(namespace = {namespace:String}, run = {run:String})
     UNION ALL
-    SELECT trajectory_key, trajectory_id, 0, '', '', '', '', 9223372036854775808
-    FROM trajectories
-    WHERE namespace = {namespace:String}
-    UNION ALL
-    SELECT trajectory_key, trajectory_id, 0, '', '', '', '', 9223372036854775808
-    FROM scores
-    WHERE namespace = {namespace:String}
-    UNION ALL
-    SELECT trajectory_key, trajectory_id, 0, '', '', '', '', 9223372036854775808
-    FROM group_members
-    WHERE namespace = {namespace:String} AND run_id = {run:String}
+    SELECT trajectory_key, trajectory_id, 0, '', '', '', '', bitShiftLeft(toUInt128(1), 127)
+    FROM known_trajectories(namespace = {namespace:String}, run = {run:String})
 )
 GROUP BY trajectory_key;
+
+-- How many trajectories have each fate: marks are counted before they become words, in about half the time.
+CREATE OR REPLACE VIEW counted_fates AS
+WITH (SELECT is_removed FROM removed_run(namespace = {namespace:String}, run = {run:String})) AS is_removed
+SELECT
+    multiIf(rank = 0, 'trained', rank = 1 OR is_removed, 'dropped', 'pending') AS fate,
+    words.stage AS stage,
+    if(rank = 2 AND is_removed, 'run_removed', words.reason) AS reason,
+    counts.trajectories AS trajectories,
+    counts.trained_again AS trained_again
+FROM
+(
+    SELECT
+        (least >= bitShiftLeft(toUInt128(1), 126)) + (least >= bitShiftLeft(toUInt128(1), 127)) AS rank,
+        toUInt64(least) AS cause,
+        count() AS trajectories,
+        countIf(rank = 0 AND newest_step > toInt64(bitShiftRight(least, 64))) AS trained_again
+    FROM
+    (
+        SELECT min(mark) AS least, max(in_step) AS newest_step
+        FROM
+        (
+            SELECT trajectory_key, mark, in_step
+            FROM fate_records(namespace = {namespace:String}, run = {run:String})
+            UNION ALL
+            SELECT trajectory_key, bitShiftLeft(toUInt128(1), 127), 0
+            FROM known_trajectories(namespace = {namespace:String}, run = {run:String})
+        )
+        GROUP BY trajectory_key
+    )
+    GROUP BY rank, cause
+) AS counts
+LEFT JOIN
+(
+    SELECT cityHash64(toString(stage), toString(reason)) AS cause, toString(stage) AS stage, toString(reason) AS reason
+    FROM drop_trajectories
+    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
+    GROUP BY cause, stage, reason
+    UNION DISTINCT
+    SELECT cityHash64('trainer', toString(ifNull(reason, ''))), 'trainer', toString(ifNull(reason, ''))
+    FROM step_members
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate != 'trained'
+    GROUP BY reason
+) AS words ON words.cause = counts.cause;
 
 -- Episodes that have begun and have neither a trajectory nor a drop: open_episodes(namespace = 'rollbus.'). One is given
 -- up once no event of its own has come for the time that assembly is set to; what is said of it keeps it open no longer.

@@ -58,7 +58,7 @@ SENTENCES = {
     "other_model": "run other trains qwen: the learner serves no version that the agent asked for",
     "empty_filter": "the filter of run narrow (tasks refunds, models agent) matches none of 26 episodes",
     "open": "3 are open, the oldest for",
-    "forecast": "1 of 16 groups: the first step can begin",
+    "forecast": "1 of 16 groups: the first step waits, since no trainer of run main runs",
 }
 """Each situation, and the beginning of what is said of it."""
 
@@ -98,7 +98,7 @@ def records() -> Iterator[tuple[str, Any]]:
 def _trained_members() -> Iterator[TrainedMember]:
     """Yield the members of eight groups: two that signed otherwise, and one whose reward is of another size."""
     signed = [("good-0", -0.25, "good"), ("good-1", 0.75, "good"), ("huge", 9.0, "huge")]
-    for name, advantage, group in [*signed, *((f"m{number}", 0.0, f"g{number}") for number in range(6))]:
+    for name, advantage, group in [*signed, *((f"m{number}", 0.001, f"g{number}") for number in range(6))]:
         yield TrainedMember(
             trajectory_id=trajectory_id(name), group_id=group, lag=0, advantage=advantage, sampled_tokens=1
         )

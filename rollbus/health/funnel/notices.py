@@ -17,7 +17,7 @@ from rollbus.streams.rewards.registry import BUILT_IN, NEXT_TURN, NEXT_TURN_JUDG
 
 ROUND_TO_MS = 5_000
 OUTSIZED = 0.25
-"""Share of a step of eight groups or more. Within its group an episode has half of the absolute advantage at most."""
+"""Share of a step of eight groups with a signal. In its group an episode has half of the absolute advantage at most."""
 PRINCIPAL = "principal"
 """The source of a share that is no label: whose token signed the episode."""
 

@@ -1,6 +1,6 @@
 -- name: funnel_influence
 -- One row: whose the episodes since a time are, who moved most of what they trained, which episode moved most of a step of
--- eight groups or more, and why the run's canary waits.
+-- eight groups with a signal or more, and why the run's canary waits.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param since_ms Int64 = 0 : milliseconds since 1970, by the broker's clock
@@ -33,7 +33,7 @@ WITH
             step,
             sum(weight) AS moved,
             argMax(trajectory_id, weight) AS trajectory,
-            if(uniqExact(group_id) < 8, 0, ifNotFinite(max(weight) / moved, 0)) AS largest
+            if(uniqExactIf(group_id, weight > 0) < 8, 0, ifNotFinite(max(weight) / moved, 0)) AS largest
         FROM
         (
             SELECT step, group_id, trajectory_id, max(abs(ifNull(advantage, 0))) AS weight

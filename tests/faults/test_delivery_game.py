@@ -11,6 +11,7 @@ import pytest
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
+from rollbus.schemas.records.delivery import PolicyDecision
 from tests.consumers.test_webhook import Hook
 from tests.faults.test_brokers import brokers, kill, start
 from tests.services.art.fixtures import TURNED, ArtServer, Launcher, art_launcher
@@ -86,11 +87,13 @@ async def test_a_sabotaged_update_is_rolled_back_despite_kills(
 
         world.write_settings(learning_rate=HARMLESS_RATE)
         await world.start("trainer", "--from", "0")
-        await world.until(lambda decisions: decisions[-1].canary == 2, "the next canary")
+        decisions = await world.until(lambda decisions: decisions[-1].canary is not None, "the next canary")
+        harmless = decisions[-1].canary
         await world.kill("trainer", signal.SIGTERM)
-        decisions = await world.until(lambda decisions: decisions[-1].action == "promote", "a promotion")
-        assert [decision.action for decision in decisions] == ["serve", "canary", "quarantine", "canary", "promote"]
-        assert (decisions[-1].serving, decisions[-1].version) == (2, 2)
+        decisions = await world.until(has_promoted, "a promotion")
+        first, (promotion, *_) = decisions[:4], decisions[4:]
+        assert [decision.action for decision in first] == ["serve", "canary", "quarantine", "canary"]
+        assert (promotion.action, promotion.serving, promotion.version) == ("promote", harmless, harmless)
         await world.kill("agents", signal.SIGTERM)
         await world.check()
         await asyncio.wait_for(_until_told(hook, len(decisions)), 60)
@@ -146,8 +149,8 @@ async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
         await world.start("trainer", "--from", "0")
         await world.until(lambda decisions: decisions[-1].canary is not None, "the next canary")
         await world.kill("trainer", signal.SIGTERM)
-        decisions = await world.until(lambda decisions: decisions[-1].action == "promote", "a promotion")
-        assert [decision.action for decision in decisions[-2:]] == ["canary", "promote"]
+        decisions = await world.until(has_promoted, "a promotion")
+        assert [decision.action for decision in decisions[stopped.number :]][:2] == ["canary", "promote"]
         await world.kill("agents", signal.SIGTERM)
         await world.check()
         await asyncio.wait_for(_until_told(hook, len(decisions)), 60)
@@ -157,6 +160,11 @@ async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
         await world.close()
 
 
+def has_promoted(decisions: list[PolicyDecision]) -> bool:
+    """Whether a version was promoted; the canary of the next one may have begun since."""
+    return any(decision.action == "promote" for decision in decisions)
+
+
 async def _until_told(hook: Hook, decisions: int) -> None:
-    while {body["decision"]["number"] for body in hook.bodies} != set(range(1, decisions + 1)):  # noqa: ASYNC110
+    while not {body["decision"]["number"] for body in hook.bodies} >= set(range(1, decisions + 1)):  # noqa: ASYNC110
         await asyncio.sleep(0.1)

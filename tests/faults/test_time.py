@@ -22,7 +22,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.operator import list_runs
 from tests.faults import episodes
 from tests.faults.conftest import SESSION_S, NewWorker, open_worker
-from tests.faults.episodes import Traffic, windowed_stages
+from tests.faults.episodes import Traffic, windowed_configs, windowed_stages
 from tests.services.commands import say_installed
 from tests.services.replay.live import CommandWorker, frames, publish, records, settings_of, write_settings
 from tests.services.streams.test_watermarks import GROUPS, PROBLEMS, SIZE, WINDOW_MS, events, sizes
@@ -38,6 +38,7 @@ async def test_a_partition_that_lags_behind_killed_workers_cuts_no_group(
     traffic, lag_s = Traffic(settings), 2 * episodes.WINDOW_MS / 1000
     slow: dict[str, Any] = {
         "stages": f"{windowed_stages.__module__}:{windowed_stages.__name__}",
+        "configs": f"{windowed_configs.__module__}:{windowed_configs.__name__}",
         "slow": ["assembly", chance.randrange(settings.event_partitions), lag_s],
     }
     worker = await open_worker(workers, settings, **slow)

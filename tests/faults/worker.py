@@ -2,8 +2,7 @@
 
 The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time), `freeze`
 (stand still there, as by SIGSTOP), `slow` (a stage, its partition, and seconds for each batch), `clock_shift_s` (how
-wrong its wall clock is), `stages` (the function that makes them, `module:name`; `name_configs` is that of their
-configurations, if there is one).
+wrong its wall clock is), `stages` and `configs` (the functions that make them and their configurations, `module:name`).
 """
 
 import asyncio
@@ -146,6 +145,12 @@ def allow_files_of(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+def call(place: str) -> Any:
+    """Call the function at `module:name`."""
+    module, _, function = place.partition(":")
+    return getattr(import_module(module), function)()
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
@@ -161,7 +166,6 @@ if __name__ == "__main__":
     point, nth, freeze = changes.pop("die", None), changes.pop("nth", 1), changes.pop("freeze", False)
     if point is not None:
         POINTS[point](Death(nth, freeze=freeze))
-    module, _, function = changes.pop("stages", "tests.faults.episodes:pipeline").partition(":")
-    stages = getattr(import_module(module), function)()
-    configs: list[Any] = getattr(import_module(module), f"{function}_configs", list)()
+    stages = call(changes.pop("stages", "tests.faults.episodes:pipeline"))
+    configs = call(changes.pop("configs", "builtins:list"))
     run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), stages, configs)

@@ -79,8 +79,8 @@ async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) 
         for place in contents.places(stage.input)
     }
     contents.held_back = await _held_back(settings, [*tables, *changelogs])
-    contents.entries = await _read(settings, tables)
-    for place, entries in (await _read(settings, changelogs)).items():
+    contents.entries = await read_entries(settings, tables)
+    for place, entries in (await read_entries(settings, changelogs)).items():
         contents.rows[changelogs[place]] = _compact_entries(entries)
     contents.committed = await _committed_offsets(settings, stages, contents)
     contents.dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
@@ -92,7 +92,8 @@ def _compact_entries(entries: Iterable[Entry]) -> dict[bytes, bytes]:
     return {key: value for key, value in latest.items() if value is not None and not key.startswith(OWN_ROWS)}
 
 
-async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
+async def read_entries(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
+    """Return the committed records of partitions, in order."""
     records_by_place = await read_places(settings.kafka, [TopicPartition(*place) for place in places])
     return {
         Partition(*place): [

@@ -18,6 +18,7 @@ import yaml
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.local.process.tether import tethered
 from rollbus.runtime.kafka.decisions import read_decisions
+from rollbus.schemas.codec import decode
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.trajectories import Score, Trajectory
@@ -25,13 +26,16 @@ from rollbus.schemas.topics import DELIVERY_LOG, SCORES, TRAJECTORIES
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.settings import Settings
 from rollbus.stack_settings import HOST
+from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from tests.console import ROLLBUS
+from tests.faults.recorded import read_entries
 from tests.services.art.fixtures import MODEL, ArtServer
 from tests.services.commands import say_installed
 from tests.services.streams.fixtures import read_topic, stream_settings
 from tests.stepping import Stepper
+from tests.streams.simulation.naive import by_round
 
 RUN = "game"
 WAIT_S = 240.0
@@ -219,7 +223,9 @@ class DeliveryWorld:
                 assert not [s for s in scores if s.trajectory_id in later_ids and stop.version in s.served_versions]
         run = Settings.model_validate(self.document).run(RUN)
         replay = Stepper(DeliveryStage(run))
-        records = await read_topic(self.streams, DELIVERY_LOG.name, 1)
+        place = Partition(DELIVERY_LOG.full_name(self.streams.namespace), 0)
+        entries = (await read_entries(self.streams, [place]))[place]
+        records = [decode(entry.value) for entry, _ in by_round(entries, takes_early=False)]
         assert any(isinstance(record, ConfigApplied) for record in records)
         outputs = await asyncio.to_thread(replay.feed, *records)
         again = [output for output in outputs if isinstance(output, PolicyDecision)]

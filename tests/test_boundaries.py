@@ -46,7 +46,7 @@ LIBRARY_HOMES = {
     "torch": ("trainer/art_server/*", "trainer/grpo/*", "rollbus/demo/warm_start*.py"),
     "torchtune": ("trainer/art_server/*",),
     "transformers": ("trainer/art_server/*",),
-    "art": ("trainer/art_server/arts_own/*",),
+    "art": ("trainer/art_server/arts_own/*", "trainer/backends/art_terms/groups.py", "trainer/backends/serverless/*"),
 }
 """The only modules that may import a heavy library, by path."""
 

@@ -53,8 +53,9 @@ def batch() -> TrainRequest:
 
 def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
     """Per sampled token as ART packed it for its own service: id, advantage, weight."""
-    from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend, art_groups
+    from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend
     from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+    from rollbus.trainer.backends.art_terms.groups import art_groups
 
     backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=True)
     backend.given = GivenBatch(batch().trajectories, aggregation)  # type: ignore[arg-type]
@@ -67,8 +68,9 @@ def pack_as_art(base_model: str, directory: str, findings: str) -> None:
     """For each of `CHOICES`, ART's own rows of the batch: all token ids, and advantage and weight where sampled."""
     from art.types import TrainConfig as ArtTrainConfig
 
-    from rollbus.trainer.art_server.arts_own.packing import RollbusBackend, art_groups
+    from rollbus.trainer.art_server.arts_own.packing import RollbusBackend
     from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
+    from rollbus.trainer.backends.art_terms.groups import art_groups
 
     backend = RollbusBackend(directory, load_tokenizer(Path(base_model)), packing=False)  # one sequence a row
     rows_by_choice = []

@@ -8,14 +8,12 @@ from typing import Any
 from art import dev
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.trainer.backends.art_terms.update import find_unsupported, make_update_arguments
 from rollbus.trainer.backends.model_settings import ArtEngine, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 
 ALL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ATTENTION_TARGETS = ALL_TARGETS[:4]
-OURS = TrainConfig()
-ARTS_OWN = ("max_grad_norm", "adam_beta1", "adam_beta2", "weight_decay")
-"""ART's update sets these itself, so values other than our defaults are refused."""
 
 
 def internal_config(options: ModelOptions, engine: ArtEngine) -> dev.InternalModelConfig:
@@ -68,43 +66,9 @@ def server_config(host: str, port: int, api_key: str | None) -> dev.OpenAIServer
 
 def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
     """What `LocalBackend.train` takes. UnavailableError names what ART does not support: the batch is not at fault."""
-    refused = [
-        name
-        for name, is_chosen in {
-            f"loss: {config.loss}": config.loss not in ("cispo", "ppo"),
-            f"importance_correction: {config.importance_correction}": config.importance_correction
-            not in ("none", "token_truncate"),
-            "kl_estimator: k3": bool(config.kl_coefficient) and config.kl_estimator == "k3",
-            "behaviour_kl_coefficient": bool(config.behaviour_kl_coefficient),
-            "entropy_bonus": bool(config.entropy_bonus),
-            "distill": config.distill is not None,
-            "importance_floor": bool(config.importance_floor),
-            f"sequence_mask: {config.sequence_mask}": config.sequence_mask != "none",
-            "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,
-            "aggregation: constant": config.aggregation == "constant",
-            "dual_clip": config.loss == "ppo" and config.dual_clip not in (None, OURS.dual_clip),
-            **{name: getattr(config, name) != getattr(OURS, name) for name in ARTS_OWN},
-        }.items()
-        if is_chosen
-    ]
-    if refused:
+    if refused := find_unsupported(config):
         raise UnavailableError(
             f"ART's own update does not know {', '.join(refused)}; take it out of `trainer: train:`, or train with "
             "the service of this project"
         )
-    ppo = config.loss == "ppo"
-    arguments: dict[str, Any] = {
-        "learning_rate": config.learning_rate,
-        "loss_fn": "ppo" if ppo else "cispo",
-        "epsilon": config.epsilon if ppo else 1 - config.ratio_min,
-        "epsilon_high": config.epsilon_high if ppo else config.ratio_max - 1,
-        "importance_sampling_level": config.ratio_level,
-        "kl_penalty_coef": config.kl_coefficient,
-        "grad_accumulation_sequences": engine.gradient_accumulation,
-    }
-    if config.kl_coefficient and config.kl_reference_version:  # without it, the model without its adapter
-        arguments["kl_penalty_reference_step"] = config.kl_reference_version
-    if config.importance_correction == "token_truncate":
-        arguments["truncated_importance_sampling"] = config.importance_cap
-        arguments["precalculate_logprobs"] = True  # else ART has no proximal policy, and leaves the correction out
-    return arguments
+    return make_update_arguments(config) | {"grad_accumulation_sequences": engine.gradient_accumulation}

@@ -12,18 +12,16 @@ import torch
 from art.local import LocalBackend
 from art.preprocessing.pack import PackedTensors, packed_tensors_from_tokenized_results
 from art.preprocessing.tokenize import TokenizedResult, assemble_vllm_training_sequences
-from art.trajectories import LegacyHistory, Trajectory, TrajectoryGroup
-from openai.types.chat import ChatCompletionMessage
-from openai.types.chat.chat_completion import Choice
+from art.trajectories import LegacyHistory, TrajectoryGroup
 from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, encode_logprobs
+from rollbus.schemas.records.tokens import encode_logprobs
+from rollbus.trainer.backends.art_terms.groups import TRAJECTORY_ID, art_groups
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import weigh_trajectories
 from rollbus.trainer.grpo.aggregation import Aggregation
 
-TRAJECTORY_ID = "rollbus_trajectory_id"
 ROUNDING_OF_LENGTH = 256
 """Packed rows are a multiple of this many tokens; ART's 2048 is for kernels that small models do not need."""
 
@@ -162,41 +160,6 @@ def place_column(packed: PackedTensors, twins: PackedTensors) -> Tensor:
         if not torch.equal(packed[name], twins[name]):
             raise RejectedError("ART packed the same batch twice in two ways; its columns cannot be placed")
     return twins["logprobs"]
-
-
-def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:
-    """Groups in the order of their first member, members in theirs."""
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group_id, []).append(_art_trajectory(trajectory))
-    return [TrajectoryGroup(members) for members in groups.values()]
-
-
-def _art_trajectory(trajectory: TrainTrajectory) -> Trajectory:
-    histories: dict[int, list[Choice]] = {}
-    for turn in trajectory.turns:
-        histories.setdefault(turn.history, []).append(_choice(turn))
-    first, *more = histories.values()
-    return Trajectory(
-        messages_and_choices=list(first),
-        additional_histories=[LegacyHistory(messages_and_choices=list(choices)) for choices in more],
-        reward=trajectory.reward,
-        metadata={TRAJECTORY_ID: trajectory.trajectory_id},
-    )
-
-
-def _choice(turn: TurnTokens) -> Choice:
-    """A Choice as ART reads it: exact ids and log-probs, no text, since no chat is rendered again."""
-    return Choice.model_validate(
-        {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": ChatCompletionMessage(role="assistant", content=""),
-            "prompt_token_ids": decode_token_ids(turn.prompt_token_ids).tolist(),
-            "token_ids": decode_token_ids(turn.completion_token_ids).tolist(),
-            "art_completion_logprobs": decode_logprobs(turn.logprobs).tolist(),
-        }
-    )
 
 
 def _shared_prefix(results: list[TokenizedResult]) -> int:

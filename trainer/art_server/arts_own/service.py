@@ -13,11 +13,12 @@ from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.arts_own.engine import internal_config, lora_config, server_config, update_arguments
-from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend, art_groups
+from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend
 from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE, read_provenance, write_json
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import SequenceLimits, read_limits
+from rollbus.trainer.backends.art_terms.groups import art_groups
 from rollbus.trainer.backends.model_settings import PROJECT, ArtEngine, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
 

@@ -19,7 +19,13 @@ from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.context import StoppedWaitingError
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.loop.waiting import Stop
-from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TinkerBackendSettings, TrainerSettings
+from rollbus.trainer.settings import (
+    ArtLocalBackend,
+    ArtServerBackend,
+    ServerlessBackendSettings,
+    TinkerBackendSettings,
+    TrainerSettings,
+)
 from rollbus.trainer.validation.validating import load_validation
 
 logger = logging.getLogger(__name__)
@@ -58,6 +64,8 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
         backend = await _start_art_local(settings.model, chosen)
     elif isinstance(chosen, TinkerBackendSettings):
         backend = await _start_tinker(settings, chosen)
+    elif isinstance(chosen, ServerlessBackendSettings):
+        backend = await _start_serverless(settings, chosen)
     else:
         from rollbus.trainer.backends.memory import MemoryBackend
 
@@ -126,6 +134,32 @@ async def _start_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings
         directory=chosen.directory,
         max_tokens=chosen.max_tokens,
         retention=chosen.retention,
+    )
+
+
+async def _start_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> Backend:
+    """Raise ConfigurationError for settings of the update that W&B's service does not have, and without a key."""
+    from rollbus.trainer.backends.serverless.batches import find_unsupported_settings
+    from rollbus.trainer.backends.serverless.following import Waiting
+    from rollbus.trainer.backends.serverless.opening import find_api_key, open_serverless
+
+    if refused := find_unsupported_settings(settings.train):
+        raise ConfigurationError(
+            f"`backend: {{type: art-serverless}}` does not know {', '.join(refused)} of `trainer: train:`"
+        )
+    api_key = find_api_key(chosen)
+    from rollbus.trainer.art_server.control import environment as art_environment
+
+    art_environment.protect()
+    return await open_serverless(
+        chosen,
+        api_key,
+        model=settings.model,
+        directory=chosen.directory,
+        max_tokens=chosen.max_tokens,
+        retention=chosen.retention,
+        accept_step=chosen.accept_step,
+        waiting=Waiting(settle_s=chosen.settle_s),
     )
 
 

@@ -10,6 +10,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
+from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.validation.promotion import PromotionRule
 
@@ -58,6 +59,29 @@ class TinkerBackendSettings(TinkerAccess):
         return Retention(self.keep_checkpoints, self.keep_every)
 
 
+class ServerlessBackendSettings(ServerlessAccess):
+    """W&B's serverless training, through ART's own client; it serves no agents."""
+
+    type: Literal["art-serverless"]
+    directory: Path
+    """Of the journal, which says what was sent, and which version is which checkpoint."""
+    max_tokens: int = Field(default=32_768, gt=0)
+    """Longest sequence that is sent; as ART has it, since the service does not say."""
+    settle_s: float = Field(default=900.0, ge=0)
+    """After a crash or a lost answer: how long a checkpoint is waited for, before the batch is sent again."""
+    accept_step: int | None = Field(default=None, ge=0)
+    """Go on from this step of the service, although it is not the one that the journal has."""
+    keep_checkpoints: int | None = Field(default=20, ge=1)
+    """Newest versions kept at the service; null keeps all."""
+    keep_every: int | None = Field(default=50, ge=1)
+    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
+
+    @property
+    def retention(self) -> Retention:
+        """Which versions stay."""
+        return Retention(self.keep_checkpoints, self.keep_every)
+
+
 class MemoryBackendSettings(FrozenSettings):
     """Trains no model: to try a pipeline."""
 
@@ -69,7 +93,8 @@ class MemoryBackendSettings(FrozenSettings):
 
 
 BackendSettings = Annotated[
-    ArtServerBackend | ArtLocalBackend | TinkerBackendSettings | MemoryBackendSettings, Field(discriminator="type")
+    ArtServerBackend | ArtLocalBackend | TinkerBackendSettings | ServerlessBackendSettings | MemoryBackendSettings,
+    Field(discriminator="type"),
 ]
 
 
@@ -150,5 +175,5 @@ class TrainerSettings(FrozenSettings):
 
     @property
     def backend_is_inside(self) -> bool:
-        """Whether the backend lives in the trainer's process, which then waits for a running update when it stops."""
-        return self.backend.type != "art-server"
+        """Whether updates run in the trainer's process, which then waits for a running one when it stops."""
+        return self.backend.type not in ("art-server", "art-serverless")

@@ -65,6 +65,21 @@ def make_request(
 class BackendContract:
     """The tests; a subclass gives the `backend` fixture."""
 
+    config = TrainConfig(learning_rate=1e-4)
+    """Of every batch; a subclass may have another."""
+
+    def make_request(
+        self,
+        base: int,
+        *,
+        batch_hash: str | None = None,
+        rewards: Sequence[float] = (0.0, 1.0),
+        model: str = MODEL,
+    ) -> TrainRequest:
+        """Return a batch that this backend can train."""
+        request = make_request(base, batch_hash=batch_hash, rewards=rewards, model=model)
+        return replace(request, config=self.config)
+
     async def test_it_is_healthy_and_says_what_it_is(self, backend: Backend) -> None:
         assert isinstance(backend, Backend)
         assert await backend.is_healthy()
@@ -76,7 +91,7 @@ class BackendContract:
         self, backend: Backend
     ) -> None:
         base = (await backend.versions()).head
-        request = make_request(base)
+        request = self.make_request(base)
         assert await backend.journal(request.batch_hash) is None
         assert await backend.submit(request) == request.batch_hash
         result = await backend.wait(request.batch_hash, 0.05)
@@ -94,7 +109,7 @@ class BackendContract:
         assert (await backend.cancel(request.batch_hash)).state == "completed", "what has ended stays as it is"
 
     async def test_submitting_a_hash_again_never_trains_twice(self, backend: Backend) -> None:
-        request = make_request((await backend.versions()).head)
+        request = self.make_request((await backend.versions()).head)
         await asyncio.gather(backend.submit(request), backend.submit(request))
         result = await backend.wait(request.batch_hash, 0.05)
         await backend.submit(request)
@@ -103,7 +118,7 @@ class BackendContract:
 
     async def test_a_batch_that_is_only_prepared_is_neither_known_nor_trained(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        request = make_request(base)
+        request = self.make_request(base)
         await backend.prepare(request)
         assert await backend.journal(request.batch_hash) is None
         with pytest.raises(RejectedError, match="never"):
@@ -112,7 +127,7 @@ class BackendContract:
 
     async def test_a_prepared_batch_trains_once_and_from_the_base_that_submit_names(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        request = make_request(base)
+        request = self.make_request(base)
         await backend.prepare(replace(request, base_version=base + 1000))
         await backend.submit(request)
         await backend.submit(request)
@@ -121,16 +136,16 @@ class BackendContract:
         assert (await backend.versions()).head == result.version
 
     async def test_preparing_a_batch_leaves_others_alone(self, backend: Backend) -> None:
-        request = make_request((await backend.versions()).head)
+        request = self.make_request((await backend.versions()).head)
         await backend.submit(request)
-        await backend.prepare(make_request(request.base_version))
+        await backend.prepare(self.make_request(request.base_version))
         result = await backend.wait(request.batch_hash, 0.05)
         assert result.batch_hash == request.batch_hash
         assert (await backend.versions()).head == result.version
 
     async def test_one_of_two_batches_for_one_base_is_refused(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        requests = make_request(base), make_request(base)
+        requests = self.make_request(base), self.make_request(base)
         await asyncio.gather(*(backend.submit(request) for request in requests))
         ended = await asyncio.gather(
             *(backend.wait(request.batch_hash, 0.05) for request in requests), return_exceptions=True
@@ -143,7 +158,7 @@ class BackendContract:
         assert [version.version for version in versions.known if version.parent == base] == [trained.version]
 
     async def test_the_tokens_of_a_batch_that_has_ended_are_let_go(self, backend: Backend) -> None:
-        request = make_request((await backend.versions()).head)
+        request = self.make_request((await backend.versions()).head)
         references_before = sys.getrefcount(request)
         await submit_and_wait(backend, request)
         await until(lambda: sys.getrefcount(request) <= references_before, "the batch is kept")
@@ -156,7 +171,7 @@ class BackendContract:
 
     async def test_a_batch_without_signal_is_skipped_and_leaves_the_weights(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        request = make_request(base, rewards=(1.0, 1.0))
+        request = self.make_request(base, rewards=(1.0, 1.0))
         await backend.submit(request)
         result = await backend.wait(request.batch_hash, 0.05)
         assert (result.state, result.version, result.trained_ids) == ("skipped", base, ())
@@ -165,7 +180,7 @@ class BackendContract:
 
     async def test_a_batch_for_another_base_is_refused_and_trains_nothing(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        request = make_request(base + 1000)
+        request = self.make_request(base + 1000)
         with pytest.raises(RejectedError, match=str(base + 1000)):
             await submit_and_wait(backend, request)
         assert await backend.journal(request.batch_hash) is None
@@ -173,11 +188,11 @@ class BackendContract:
 
     async def test_a_batch_for_another_model_is_refused(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="another"):
-            await submit_and_wait(backend, make_request((await backend.versions()).head, model="another"))
+            await submit_and_wait(backend, self.make_request((await backend.versions()).head, model="another"))
 
     async def test_promoting_serves_a_version_and_leaves_the_head(self, backend: Backend) -> None:
         base = (await backend.versions()).head
-        result = await submit_and_wait(backend, make_request(base))
+        result = await submit_and_wait(backend, self.make_request(base))
         await backend.promote(base)
         assert (await backend.versions()).serving == base
         await backend.promote(result)
@@ -189,27 +204,38 @@ class BackendContract:
         assert (await backend.capabilities()).serves_on_request
         base = (await backend.versions()).head
         await backend.promote(base)
-        beside = await submit_and_wait(backend, make_request(base))
+        beside = await submit_and_wait(backend, self.make_request(base))
         assert (await backend.versions()).serving == base
-        result = await submit_and_wait(backend, replace(make_request(beside), serve=True))
+        result = await submit_and_wait(backend, replace(self.make_request(beside), serve=True))
         versions = await backend.versions()
         assert (versions.serving, versions.head) == (result, result)
-        skipped = replace(make_request(result, rewards=(1.0, 1.0)), serve=True)
+        skipped = replace(self.make_request(result, rewards=(1.0, 1.0)), serve=True)
         await backend.promote(beside)
         assert await submit_and_wait(backend, skipped) == result
         assert (await backend.versions()).serving == beside
 
     async def test_after_a_rollback_the_next_version_grows_from_there_with_a_new_number(self, backend: Backend) -> None:
+        if not (await backend.capabilities()).rolls_back:
+            pytest.skip("this backend trains from its newest version alone")
         base = (await backend.versions()).head
-        abandoned = make_request(base)
+        abandoned = self.make_request(base)
         undone = await submit_and_wait(backend, abandoned)
         await backend.promote(base, rollback=True)
         assert (await backend.versions()).head == base
         assert await backend.journal(abandoned.batch_hash) is None
-        again = await submit_and_wait(backend, make_request(base))
+        again = await submit_and_wait(backend, self.make_request(base))
         assert again > undone
         parents = {version.version: version.parent for version in (await backend.versions()).known}
         assert parents[again] == base
+
+    async def test_a_rollback_is_refused_where_it_is_not_possible(self, backend: Backend) -> None:
+        if (await backend.capabilities()).rolls_back:
+            pytest.skip("this backend rolls back")
+        base = (await backend.versions()).head
+        version = await submit_and_wait(backend, self.make_request(base))
+        with pytest.raises(RejectedError, match=f"cannot go back to {base}"):
+            await backend.promote(base, rollback=True)
+        assert (await backend.versions()).head == version
 
     async def test_promoting_what_does_not_exist_is_refused(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="100000"):

@@ -18,6 +18,7 @@ from rollbus.trainer.backends.serverless.following import Waiting  # noqa: E402
 from rollbus.trainer.backends.serverless.memory import MemoryModel, MemoryServerless  # noqa: E402
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess  # noqa: E402
 from tests.contracts.backend import MODEL, make_request  # noqa: E402
+from tests.waiting import until  # noqa: E402
 
 QUICK = Waiting(settle_s=0.3, silence_s=5.0, job_poll_s=0.01, checkpoint_poll_s=0.01)
 MakeClient = Callable[[ServerlessAccess, str], ServerlessClient]
@@ -54,10 +55,18 @@ class ServerlessScene:
         self.service.finish_jobs()
         return self.model.trained_jobs
 
+    async def wait_for_jobs(self, number: int) -> None:
+        """Return when so many batches have been sent."""
+        await until(lambda: len(self.service.jobs) >= number, "no job is sent")
+
     def access(self, **changes: str) -> ServerlessAccess:
         """Return where the model is."""
         place = {"project": "tickets", "name": "agent-1", "base_model": "OpenPipe/Qwen3-14B-Instruct"}
         return ServerlessAccess.model_validate({"url": self.url, **place, **changes})
+
+    def make_client(self, access: ServerlessAccess) -> ServerlessClient:
+        """Return a client of a service."""
+        return ServerlessClient(access, self.service.api_key)
 
     def make_backend(
         self,

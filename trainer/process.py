@@ -140,7 +140,7 @@ async def _start_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings
 async def _start_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> Backend:
     """Raise ConfigurationError for settings of the update that W&B's service does not have, and without a key."""
     from rollbus.trainer.backends.serverless.batches import find_unsupported_settings
-    from rollbus.trainer.backends.serverless.following import Waiting
+    from rollbus.trainer.backends.serverless.following import WaitLimits
     from rollbus.trainer.backends.serverless.opening import find_api_key, open_serverless
 
     if refused := find_unsupported_settings(settings.train):
@@ -159,7 +159,7 @@ async def _start_serverless(settings: TrainerSettings, chosen: ServerlessBackend
         max_tokens=chosen.max_tokens,
         retention=chosen.retention,
         accept_step=chosen.accept_step,
-        waiting=Waiting(settle_s=chosen.settle_s),
+        waiting=WaitLimits(settle_s=chosen.settle_s),
     )
 
 

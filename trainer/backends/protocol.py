@@ -241,7 +241,7 @@ class Versions:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     backend: str
-    """`memory`, `art-local`, `art-server`, `tinker`."""
+    """`memory`, `art-local`, `art-server`, `tinker`, `art-serverless`."""
     model: str
     max_sequence_tokens: int
     """Longest prompt and completion together that can be trained or served."""
@@ -250,7 +250,7 @@ class Capabilities:
     inference_url: str | None
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
     rolls_back: bool = True
-    """False if only the newest version can be served and trained on."""
+    """False if only the newest version can be trained on."""
     prepares: bool = False
     """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
     serves_on_request: bool = False
@@ -259,6 +259,8 @@ class Capabilities:
     """It computes log-probs under a prompt with a hint, so it honours `TrainConfig.distill`; others refuse it."""
     trains_text: bool = False
     """It trains on messages: members need neither tokens and log-probs nor rewards that differ."""
+    rollback_remedy: str = ""
+    """What to do instead of a roll-back, where it does not roll back; empty where checkpoints can be moved away."""
 
 
 @runtime_checkable

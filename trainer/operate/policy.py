@@ -81,7 +81,10 @@ def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, 
             f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
         )
     if not capabilities.rolls_back and versions.head != version:
+        remedy = capabilities.rollback_remedy or (
+            f"stop its server, move the checkpoints above {version} away, start it, and roll back again"
+        )
         raise ConfigurationError(
-            f"backend {capabilities.backend} trains and serves its newest version, {versions.head}, and cannot go back;"
-            f" stop its server, move the checkpoints above {version} away, start it, and roll back again"
+            f"backend {capabilities.backend} trains from its newest version, {versions.head}, and cannot go back; "
+            f"{remedy}"
         )

@@ -276,7 +276,7 @@ async def test_a_backend_that_cannot_go_back_is_asked_before_anything_is_written
     world = World(backend=OnlyOnwards())
     await world.train(2)
     before = world.records(POLICY_VERSIONS)
-    with pytest.raises(ConfigurationError, match=r"trains and serves its newest version, 2, .* above 1 away"):
+    with pytest.raises(ConfigurationError, match=r"trains from its newest version, 2, .* above 1 away"):
         await rolled_back(world, 1)
     assert world.records(POLICY_VERSIONS) == before
     await MemoryBackend.promote(world.backend, 1, rollback=True)  # as by hand

@@ -26,7 +26,7 @@ from rollbus.trainer.backends.outcomes import completed, skipped
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.serverless.batches import find_singles, make_job_config, require_supported
 from rollbus.trainer.backends.serverless.events import FORGOTTEN, JobReport, name_metrics
-from rollbus.trainer.backends.serverless.following import JobFollower, Waiting
+from rollbus.trainer.backends.serverless.following import JobFollower, WaitLimits
 from rollbus.trainer.backends.serverless.service import (
     JobNotTakenError,
     ServiceCheckpoint,
@@ -38,6 +38,10 @@ from rollbus.trainer.backends.wire import from_json, to_json
 logger = logging.getLogger(__name__)
 
 NAME = "art-serverless"
+ROLLBACK_REMEDY = (
+    "train another `name` of the project, with a run and a directory of its own: from the base model, or from a "
+    "checkpoint that was copied there (ART's `_experimental_fork_checkpoint`)"
+)
 HEALTH_TIMEOUT_S = 5.0
 TOKEN_IDS = 2**31
 """Of an int32: the service knows its vocabulary, this side does not."""
@@ -67,11 +71,11 @@ class ServerlessBackend(JournaledBackend):
         max_tokens: int,
         retention: Retention | None = None,
         accept_step: int | None = None,
-        waiting: Waiting | None = None,
+        waiting: WaitLimits | None = None,
     ) -> None:
         self.service, self._max_tokens, self._accept_step = service, max_tokens, accept_step
         self._retention = retention or Retention()
-        self._follower = JobFollower(service, waiting or Waiting(), accept_step)
+        self._follower = JobFollower(service, waiting or WaitLimits(), accept_step)
         self._sent_batch: SentBatch | None = None
         self._base: dict[str, object] | None = None
         self._base_step = 0
@@ -118,7 +122,16 @@ class ServerlessBackend(JournaledBackend):
 
     async def capabilities(self) -> Capabilities:
         """Return what a trainer should know."""
-        return Capabilities(NAME, self._model, self._max_tokens, False, None, rolls_back=False, serves_on_request=True)
+        return Capabilities(
+            NAME,
+            self._model,
+            self._max_tokens,
+            deterministic=False,
+            inference_url=None,
+            rolls_back=False,
+            serves_on_request=True,
+            rollback_remedy=ROLLBACK_REMEDY,
+        )
 
     async def versions(self) -> Versions:
         """Return every version that is still at the service."""
@@ -137,8 +150,7 @@ class ServerlessBackend(JournaledBackend):
         if rollback and version in self.weights_tree.versions and version != self.weights_tree.head:
             raise RejectedError(
                 f"W&B's serverless training goes on from its newest checkpoint, {self.weights_tree.head}, and cannot "
-                f"go back to {version}; to train from there, copy it to a model of another `name` (ART's "
-                "`_experimental_fork_checkpoint`), and train that in a folder of its own"
+                f"go back to {version}; {ROLLBACK_REMEDY}"
             )
         await super().promote(version, rollback=rollback)
 

@@ -17,7 +17,7 @@ from rollbus.trainer.backends.serverless.service import (
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitLimits:
     """How long the service is waited for."""
 
     settle_s: float = 900.0
@@ -32,7 +32,7 @@ class Waiting:
 class JobFollower:
     """Asks until there is an answer, or until `end`."""
 
-    def __init__(self, service: TrainingService, waiting: Waiting, accept_step: int | None) -> None:
+    def __init__(self, service: TrainingService, waiting: WaitLimits, accept_step: int | None) -> None:
         self.settle_s = waiting.settle_s
         self._service, self._waiting, self._accept_step = service, waiting, accept_step
         self._ending = asyncio.Event()

@@ -6,7 +6,7 @@ from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend
-from rollbus.trainer.backends.serverless.following import Waiting
+from rollbus.trainer.backends.serverless.following import WaitLimits
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 
 API_KEY = "WANDB_API_KEY"
@@ -32,7 +32,7 @@ async def open_serverless(
     max_tokens: int,
     retention: Retention,
     accept_step: int | None,
-    waiting: Waiting,
+    waiting: WaitLimits,
 ) -> ServerlessBackend:
     """Return a backend that has found its model and its versions; its folder is `directory / model`."""
     from rollbus.trainer.backends.serverless.client import ServerlessClient

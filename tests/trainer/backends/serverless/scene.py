@@ -14,13 +14,13 @@ from rollbus.trainer.backends.model_settings import Retention  # noqa: E402
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest  # noqa: E402
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend  # noqa: E402
 from rollbus.trainer.backends.serverless.client import ServerlessClient  # noqa: E402
-from rollbus.trainer.backends.serverless.following import Waiting  # noqa: E402
+from rollbus.trainer.backends.serverless.following import WaitLimits  # noqa: E402
 from rollbus.trainer.backends.serverless.memory import MemoryModel, MemoryServerless  # noqa: E402
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess  # noqa: E402
 from tests.contracts.backend import MODEL, make_request  # noqa: E402
 from tests.waiting import until  # noqa: E402
 
-QUICK = Waiting(settle_s=0.3, silence_s=5.0, job_poll_s=0.01, checkpoint_poll_s=0.01)
+QUICK = WaitLimits(settle_s=0.3, silence_s=5.0, job_poll_s=0.01, checkpoint_poll_s=0.01)
 MakeClient = Callable[[ServerlessAccess, str], ServerlessClient]
 
 
@@ -75,7 +75,7 @@ class ServerlessScene:
         api_key: str = "key",
         retention: Retention | None = None,
         accept_step: int | None = None,
-        waiting: Waiting = QUICK,
+        waiting: WaitLimits = QUICK,
         make_client: MakeClient = ServerlessClient,
         kind: type[ServerlessBackend] = ServerlessBackend,
     ) -> ServerlessBackend:

@@ -119,9 +119,8 @@ async def test_a_job_is_configured_as_arts_own_backend_configures_it(tmp_path: P
         arts_own = ArtServerlessBackend(api_key="key", base_url=scene.url)
         await arts_own.register(model)
         trajectories = make_art_request(0).trajectories
-        source = "current_learner"
         trained = await arts_own.train(
-            model, art_groups(trajectories), **make_update_arguments(config), kl_penalty_source=source
+            model, art_groups(trajectories), **make_update_arguments(config), kl_penalty_source="current_learner"
         )
         await arts_own.close()
         assert trained.step == 1

@@ -229,13 +229,16 @@ class ServerlessBackend(JournaledBackend):
         return result if is_this_one else None
 
     async def _settle(self, sent: SentBatch, began_s: float | None = None) -> TrainResult | None:
-        """Return the result of a batch that was sent, when it has one; None if it has surely not been trained.
+        """Return the result of a batch that was sent, when it has one; None if it is to be sent again.
 
         UnavailableError if that is open, or the job failed; RejectedError if it trained nothing.
         """
         batch_hash = sent.draft.batch_hash
         job = FORGOTTEN if sent.job_id is None else await self._follower.follow_job(sent.job_id)
         bound_s = 0.0 if job.state == "failed" else self._follower.settle_s
+        if job.state == "forgotten":
+            waited_for = "batch %s may have been sent: a checkpoint after step %d is waited for, at most %g s"
+            logger.warning(waited_for, batch_hash, sent.step_before, bound_s)
         checkpoint = await self._follower.wait_for_checkpoint(
             self.service_model, step_before=sent.step_before, batch_hash=batch_hash, bound_s=bound_s
         )
@@ -246,13 +249,13 @@ class ServerlessBackend(JournaledBackend):
                 f"job {sent.job_id} of batch {batch_hash} ended after {job.gradient_steps} optimizer steps, and no "
                 f"checkpoint after step {sent.step_before} has come within {bound_s:g} s; look at the job at W&B"
             )
+        if job.state == "forgotten":  # the journal keeps it until a batch is sent: its checkpoint may still come
+            logger.warning("no checkpoint came of batch %s; it is sent again", batch_hash)
+            return None
         self._record({"kind": "not_trained", "batch_hash": batch_hash})
         if job.state == "failed":
             raise UnavailableError(f"job {sent.job_id} of batch {batch_hash} failed at W&B: {job.message}")
-        if job.state == "ended":
-            raise RejectedError(f"W&B found nothing to train in batch {batch_hash}, although it was admitted")
-        logger.warning("no checkpoint came of batch %s, which may have been sent; it is sent again", batch_hash)
-        return None
+        raise RejectedError(f"W&B found nothing to train in batch {batch_hash}, although it was admitted")
 
     def _record_version(
         self, sent: SentBatch, job: JobReport, checkpoint: ServiceCheckpoint, began_s: float | None

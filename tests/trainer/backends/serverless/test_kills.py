@@ -28,14 +28,16 @@ class KilledError(UnavailableError):
 
 
 class Killer:
-    """Raises at the n-th point and at all after it."""
+    """Raises at the n-th point, or at the first of a name, and at all after it."""
 
-    def __init__(self, at: int | None = None) -> None:
+    def __init__(self, at: int | str | None = None) -> None:
         self.at, self.points = at, list[str]()
 
     def __call__(self, point: str) -> None:
         self.points.append(point)
-        if self.at is not None and len(self.points) > self.at:
+        if point == self.at:
+            self.at = len(self.points) - 1
+        if isinstance(self.at, int) and len(self.points) > self.at:
             raise KilledError(f"killed at {point}")
 
 
@@ -129,10 +131,9 @@ async def test_a_kill_at_every_point_of_the_first_start_leaves_a_backend_that_tr
 
 async def test_a_job_whose_id_is_known_is_followed_however_long_it_takes(tmp_path: Path) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
-        points = await list_points(tmp_path / "points")
         await train_undisturbed(scene, FIRST)
         scene.service.step_s = 3 * QUICK.settle_s
-        await train_until_killed(scene, Killer(points.index("job after")), SECOND)
+        await train_until_killed(scene, Killer("job after"), SECOND)
         backend = await train_undisturbed(scene, SECOND)
         assert (backend.weights_tree.head, len(scene.service.jobs)) == (2, 2)
         metrics = backend.weights_tree.results[SECOND.batch_hash].metrics
@@ -149,6 +150,19 @@ async def test_a_batch_whose_answer_was_lost_gets_the_metrics_of_its_checkpoint(
         assert len(scene.service.jobs) == 1
         assert (await backend.wait(FIRST.batch_hash)).metrics == {"loss": 0.5, "trajectories_trained": 2.0}
         await backend.close()
+
+
+async def test_a_checkpoint_that_comes_after_settle_s_but_before_the_batch_is_sent_again_is_its_version(
+    tmp_path: Path,
+) -> None:
+    async with ServerlessScene(tmp_path).serve() as scene:
+        await train_undisturbed(scene, FIRST)
+        scene.service.paused = True
+        await train_until_killed(scene, Killer("the job's id has come after"), SECOND)
+        await train_until_killed(scene, Killer("sending before"), SECOND)
+        scene.service.paused = False
+        backend = await train_undisturbed(scene, SECOND)
+        assert (backend.weights_tree.head, len(scene.service.jobs)) == (2, 2)
 
 
 async def test_a_job_that_comes_later_than_settle_s_has_trained_its_batch_twice_and_is_reported(

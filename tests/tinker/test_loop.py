@@ -24,7 +24,7 @@ from rollbus.schemas.records.steps import StepCompleted, StepStarted
 from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.ledger.reading_kafka import read_ledger
-from rollbus.trainer.settings import TinkerBackendSettings, TrainerSettings
+from rollbus.trainer.settings import TinkerBackendSettings
 from tests.console import ROLLBUS
 from tests.services.trainer.kafka import TrainerWorld
 
@@ -195,9 +195,6 @@ class TinkerWorld(TrainerWorld):
     """Trainers that drive the service themselves."""
 
     mark: Path
-
-    def settings(self) -> TrainerSettings:
-        return super().settings().model_copy(update={"most_difference": 0.0})  # the payload was sampled by nobody
 
     async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
         """Start a trainer that dies after an optimizer step while the mark is there."""

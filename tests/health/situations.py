@@ -11,6 +11,7 @@ from typing import Any
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.records.steps import TrainedMember
@@ -40,6 +41,7 @@ AGE_MS, STEP_MS = 1_800_000, 100
 """How old the first record is, and how much later the next one comes."""
 LATE_MS = 3_000
 SENTENCES = {
+    "unapplied_settings": "the workers apply other settings than these, in `runs:`",
     "untrainable_turns": "4 of 26 turns cannot be trained: the server that answers as gpt-4o at https://api.openai.com "
     "gave no token ids",
     "unread_rewards": "5 reports are named 'thumbs', which no component reads (read: reward)",
@@ -65,6 +67,7 @@ SENTENCES = {
 
 def records() -> Iterator[tuple[str, Any]]:
     """Yield topic and record, in the order of their times."""
+    yield "run-log", ConfigApplied(stage="grouping", run_id="main", config_hash="of another file", content="{}")
     for number in range(3):
         yield "episode-events", make_started(f"open-{number}")
     for number in range(4):

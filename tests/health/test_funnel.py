@@ -398,6 +398,17 @@ def test_a_share_without_a_bound_is_a_notice_where_several_principals_train() ->
         }
 
 
+def test_settings_that_no_worker_has_applied_are_named_by_their_section() -> None:
+    settings = FunnelSettings(RunConfig())
+    applied = settings.hash_by_stage()
+    for hashes in ({}, applied):  # nothing has run yet, and all is as it is set
+        assert "unapplied_settings" not in {notice.code for notice in funnel(applied_hashes=hashes).notices}
+    drawn = funnel(settings=settings, applied_hashes={**applied, "scoring": "other", "grouping": "other"})
+    assert words_of(drawn, "unapplied_settings").startswith(
+        "the workers apply other settings than these, in `scoring:` and `runs:`"
+    )
+
+
 def test_an_episode_that_is_most_of_a_step_is_named() -> None:
     influence = InfluenceCount(largest=0.5, trajectory="t1", step=3)
     assert words_of(funnel(count(5, "", 10), influence=influence), "outsized_episode").startswith(

@@ -1,7 +1,7 @@
 """ClickHouse → the counts of each run; the one reader of the funnel's numbers.
 
-It asks seven questions of a run about the newest day, each of one pass over that day's rows. Where no ClickHouse
-answers, or no sink has written, the funnel says so instead of numbers.
+It asks eight questions of a run, seven of them about the newest day, each of one pass over that day's rows. Where no
+ClickHouse answers, or no sink has written, the funnel says so instead of numbers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,6 +100,7 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
         refused=tuple(RefusedCount(**row) for row in ask("funnel_refused")),
         influence=make_influence_count(ask("funnel_influence")[0]),
         run=make_run_count(run),
+        applied_hashes={row["stage"]: row["applied"] for row in ask("funnel_settings")},
     )
 
 

@@ -48,6 +48,21 @@ def find_notices(numbers: FunnelNumbers, settings: FunnelSettings) -> tuple[Noti
     return tuple(notice for find in FINDINGS for notice in find(numbers, settings))
 
 
+def find_unapplied_settings(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that the workers apply other settings than those that are looked at: a file is read at a start."""
+    section_by_stage = {"assembly": "assembly", "scoring": "scoring", "grouping": "runs"}
+    sections = [
+        f"`{section_by_stage[stage]}:`"
+        for stage, config_hash in settings.hash_by_stage().items()
+        if numbers.applied_hashes.get(stage, config_hash) != config_hash
+    ]
+    if sections:
+        what = (
+            f"the workers apply other settings than these, in {' and '.join(sections)}: they read them at their start"
+        )
+        yield Notice("unapplied_settings", what, "start the workers again with this file, or look with theirs")
+
+
 def find_untrainable_turns(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield each model and server whose turns cannot be trained, and why."""
     all_turns = sum(turns.turns for turns in numbers.turns)
@@ -292,6 +307,7 @@ def _name(values: Iterable[str]) -> str:
 
 Find = Callable[[FunnelNumbers, FunnelSettings], Iterable[Notice]]
 FINDINGS: tuple[Find, ...] = (
+    find_unapplied_settings,
     find_empty_filter,
     find_other_model,
     find_untrainable_turns,

@@ -1,5 +1,6 @@
 """What is counted of a run's episodes, and which of its settings the funnel needs to explain the counts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
@@ -152,6 +153,8 @@ class FunnelNumbers:
     refused: tuple[RefusedCount, ...] = ()
     influence: InfluenceCount = InfluenceCount()
     run: RunCount = RunCount()
+    applied_hashes: Mapping[str, str] = field(default_factory=dict)
+    """Stage → hash of the configuration that it applied last; without one that never ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +164,8 @@ class FunnelSettings:
     run: RunConfig = field(default_factory=RunConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
+
+    def hash_by_stage(self) -> Mapping[str, str]:
+        """Return the hash of what each of three stages is set to here; all stages of the run have that of grouping."""
+        configs = {"assembly": self.assembly, "scoring": self.scoring, "grouping": self.run}
+        return {stage: config.config_hash() for stage, config in configs.items()}

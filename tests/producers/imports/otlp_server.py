@@ -61,5 +61,5 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as found:
-        yield found
+    async with serving(tmp_path) as server:
+        yield server

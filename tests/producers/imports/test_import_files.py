@@ -57,7 +57,7 @@ class Bench:
 
     def keys(self) -> list[tuple[str, bytes]]:
         """The records that were sent, but for reports."""
-        return [(each.topic, each.value) for each in self.sink.sent if "reports" not in each.topic]
+        return [(outbound.topic, outbound.value) for outbound in self.sink.sent if "reports" not in outbound.topic]
 
     def answers(self) -> list[str | None]:
         return [record.completion.content for record in self.sink.records() if isinstance(record, TurnRecorded)]

@@ -64,9 +64,13 @@ def make_spans() -> tuple[ReadableSpan, ...]:
     tracer = provider.get_tracer("agent")
     with tracer.start_as_current_span("invoke_agent shop", attributes={"gen_ai.operation.name": "invoke_agent"}):
         for text in ("one", "two"):
-            said = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": text}]}])
-            asked = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.output.messages": said}
-            with tracer.start_as_current_span("chat m", attributes=asked):
+            output_messages = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": text}]}])
+            attributes = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.request.model": "m",
+                "gen_ai.output.messages": output_messages,
+            }
+            with tracer.start_as_current_span("chat m", attributes=attributes):
                 pass
     return memory.get_finished_spans()
 
@@ -111,9 +115,9 @@ def work(model: ModelServer, provider: TracerProvider) -> None:
     messages: list[Any] = [{"role": "user", "content": "How many bolts? <e1>"}]
     options: dict[str, Any] = {"model": "agent", "extra_body": {"return_token_ids": True}, "logprobs": True}
     with provider.get_tracer("test").start_as_current_span("work"):
-        asked = client.chat.completions.create(messages=messages, tools=TOOLS, **options).choices[0].message
-        messages += [asked.model_dump(exclude_none=True)]
-        messages += [{"role": "tool", "tool_call_id": call.id, "content": "7"} for call in asked.tool_calls or ()]
+        answer = client.chat.completions.create(messages=messages, tools=TOOLS, **options).choices[0].message
+        messages += [answer.model_dump(exclude_none=True)]
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "7"} for call in answer.tool_calls or ()]
         client.chat.completions.create(messages=messages, tools=TOOLS, **options)
         for _ in client.chat.completions.create(messages=messages[:1], model="agent", stream=True):
             pass
@@ -249,9 +253,9 @@ async def test_an_error_is_a_status_in_the_form_of_the_request(served: Served, k
         ):
             headers = {"content-type": kind, **served.headers, **changes}
             answer = await client.post(f"{served.http}/v1/{path}", content=b"\xff\xff", headers=headers)
-            said = read_status(answer, kind)
-            assert (answer.status_code, said.code) == (status, code), (path, changes, said)
-            assert said.message
+            error_status = read_status(answer, kind)
+            assert (answer.status_code, error_status.code) == (status, code), (path, changes, error_status)
+            assert error_status.message
 
 
 @pytest.mark.parametrize("kind", [PROTOBUF, JSON])
@@ -286,13 +290,13 @@ EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 async def test_what_is_not_otlp_is_refused_over_grpc_with_its_status(served: Served) -> None:
-    known = tuple(served.headers.items())
+    credentials = tuple(served.headers.items())
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         for method, message, metadata, code in (
-            (EXPORT, b"\xff\xff", known, grpc.StatusCode.INVALID_ARGUMENT),
+            (EXPORT, b"\xff\xff", credentials, grpc.StatusCode.INVALID_ARGUMENT),
             (EXPORT, b"", (), grpc.StatusCode.UNAUTHENTICATED),
             (EXPORT, b"", (("authorization", "Bearer wrong"),), grpc.StatusCode.UNAUTHENTICATED),
-            (EXPORT.replace("Trace", "Metrics"), b"", known, grpc.StatusCode.UNIMPLEMENTED),
+            (EXPORT.replace("Trace", "Metrics"), b"", credentials, grpc.StatusCode.UNIMPLEMENTED),
             (EXPORT.replace("Trace", "Metrics"), b"", (), grpc.StatusCode.UNAUTHENTICATED),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -307,14 +311,14 @@ async def test_calls_whose_message_does_not_come_keep_nobody_out_over_grpc(
         async with asyncio.timeout(120):
             return await call.code()
 
-    known = tuple(served.headers.items())
+    credentials = tuple(served.headers.items())
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         strangers = [channel.stream_unary(EXPORT)() for _ in range(20)]
         assert {await wait_for(call) for call in strangers} == {grpc.StatusCode.UNAUTHENTICATED}
         monkeypatch.setattr(grpc_server, "MESSAGE_S", 0.5)
-        silent = [channel.stream_unary(EXPORT)(metadata=known) for _ in range(TOTAL_BODIES)]
+        silent = [channel.stream_unary(EXPORT)(metadata=credentials) for _ in range(TOTAL_BODIES)]
         assert {await wait_for(call) for call in silent} == {grpc.StatusCode.CANCELLED}
-        empty = channel.stream_unary(EXPORT)(metadata=known)
+        empty = channel.stream_unary(EXPORT)(metadata=credentials)
         await empty.done_writing()
         assert await wait_for(empty) is grpc.StatusCode.INVALID_ARGUMENT
     exporter = grpc_exporter(served)

@@ -75,7 +75,7 @@ def otlp_value(value: Any) -> dict[str, Any]:
     if isinstance(value, float):
         return {"doubleValue": value}
     if isinstance(value, list):
-        return {"arrayValue": {"values": [otlp_value(each) for each in value]}}
+        return {"arrayValue": {"values": [otlp_value(item) for item in value]}}
     if isinstance(value, dict):
         return {"kvlistValue": {"values": otlp_attributes(value)}}
     return {"stringValue": str(value)}

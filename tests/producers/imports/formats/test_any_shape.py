@@ -39,8 +39,8 @@ JSON = st.recursive(
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a document."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, child in children for place in places(child, (*path, key)))]
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
@@ -62,7 +62,7 @@ def test_a_document_with_anything_in_it_is_read_or_refused(tool: str, data: st.D
     assert_read_or_refused(format_name, documents)
 
 
-@pytest.mark.parametrize(("format_name", "documents"), [each for tool in DOCUMENTS.values() for each in tool])
+@pytest.mark.parametrize(("format_name", "documents"), [case for tool in DOCUMENTS.values() for case in tool])
 def test_half_a_character_in_any_place_is_read_or_refused(format_name: str, documents: list[Any]) -> None:
     for path in places(documents):
         if len(path) > 1:
@@ -77,16 +77,16 @@ def test_a_score_that_is_no_finite_number_is_counted_and_no_reward(value: Any) -
         ("langsmith", "feedback", [*RUNS[1:], {**FEEDBACK, "score": value}]),
         ("langfuse", "score", [{**API[0], "scores": [score("s1", value)]}]),
     ):
-        found = Read(format_name, documents)
-        assert (found.rewards, found.unmapped[f"{format_name}.{kind} without a number"]) == ([], 1)
+        episode = Read(format_name, documents)
+        assert (episode.rewards, episode.unmapped[f"{format_name}.{kind} without a number"]) == ([], 1)
 
 
 def assert_read_or_refused(format_name: str, documents: list[Any]) -> None:
     try:
-        found = Read(format_name, documents)
+        events = Read(format_name, documents).events
     except ForeignDocumentError:
         return
-    assert [decode(encode(event)) for event in found.events] == found.events
+    assert [decode(encode(event)) for event in events] == events
 
 
 def span_with(**changes: Any) -> dict[str, Any]:

@@ -101,36 +101,45 @@ BLOBS = [snake(row) for row in (*SCORES, *OBSERVATIONS[::-1], TRACE)]
 
 
 def test_a_trace_of_the_api_becomes_an_episode_with_its_original_times() -> None:
-    found = Read("langfuse", API)
-    started = found.started
-    assert (started.task, started.environment, started.agent) == ("refund", "production", "root")
-    assert started.occurred_at_ms == 1_772_359_200_000
-    assert {name: started.labels[name] for name in ("user", "session", "tags", "tier", "trace")} == {
+    episode = Read("langfuse", API)
+    start = episode.started
+    assert (start.task, start.environment, start.agent) == ("refund", "production", "root")
+    assert start.occurred_at_ms == 1_772_359_200_000
+    assert {name: start.labels[name] for name in ("user", "session", "tags", "tier", "trace")} == {
         "user": "ann",
         "session": "s-1",
         "tags": "beta,eu",
         "tier": "gold",
         "trace": "t-1",
     }
-    asked, told = found.turns
-    assert (asked.model, asked.prompt_tokens, asked.completion_tokens, asked.max_tokens) == ("gpt-4o", 20, 5, 100)
-    assert (asked.occurred_at_ms, asked.latency_ms) == (1_772_359_202_500, 1500)
-    assert json.loads(asked.completion.tool_calls or "") == [CALL]
-    assert (told.prefix_count, told.completion.content, told.function) == (3, "It is in Berlin.", "root")
-    assert {turn.untrainable_reason for turn in found.turns} == {"no_token_ids"}
-    (tool,) = found.tools
+    call_turn, answer_turn = episode.turns
+    assert (call_turn.model, call_turn.prompt_tokens, call_turn.completion_tokens, call_turn.max_tokens) == (
+        "gpt-4o",
+        20,
+        5,
+        100,
+    )
+    assert (call_turn.occurred_at_ms, call_turn.latency_ms) == (1_772_359_202_500, 1500)
+    assert json.loads(call_turn.completion.tool_calls or "") == [CALL]
+    assert (answer_turn.prefix_count, answer_turn.completion.content, answer_turn.function) == (
+        3,
+        "It is in Berlin.",
+        "root",
+    )
+    assert {turn.untrainable_reason for turn in episode.turns} == {"no_token_ids"}
+    (tool,) = episode.tools
     assert (tool.name, tool.arguments, tool.result, tool.latency_ms) == ("track", '{"order":7}', "in Berlin", 1000)
-    assert found.ended.stop_reason == "completed"
+    assert episode.ended.stop_reason == "completed"
 
 
 def test_scores_and_annotations_are_feedback_on_the_episode_or_its_turn() -> None:
-    found = Read("langfuse", API)
-    helpful, correct = found.rewards
+    episode = Read("langfuse", API)
+    helpful, correct = episode.rewards
     assert (helpful.name, helpful.value, helpful.source, helpful.comment) == ("helpful", 0.5, "annotation", "slow")
-    assert (correct.value, correct.source, correct.turn_event_id) == (1.0, "eval", found.turns[1].event_id)
+    assert (correct.value, correct.source, correct.turn_event_id) == (1.0, "eval", episode.turns[1].event_id)
     assert helpful.occurred_at_ms == 1_772_438_400_000
-    assert found.events.index(correct) < found.events.index(found.ended)  # the trajectory has them at once
-    assert found.unmapped["langfuse.score without a number"] == 1
+    assert episode.events.index(correct) < episode.events.index(episode.ended)  # the trajectory has them at once
+    assert episode.unmapped["langfuse.score without a number"] == 1
 
 
 def test_the_blob_storage_export_gives_the_same_events_as_the_api() -> None:
@@ -150,10 +159,10 @@ def test_half_a_character_in_an_id_or_a_name_is_replaced() -> None:
 
 
 def test_fields_that_have_no_place_are_counted_by_name() -> None:
-    found = Read("langfuse", API)
-    assert found.unmapped["langfuse.trace.metadata.nested"] == 1
-    assert found.unmapped["langfuse.observation.metadata.attributes"] == 1
-    assert not [name for name in found.unmapped if "cost" in name or "project" in name]
+    episode = Read("langfuse", API)
+    assert episode.unmapped["langfuse.trace.metadata.nested"] == 1
+    assert episode.unmapped["langfuse.observation.metadata.attributes"] == 1
+    assert not [name for name in episode.unmapped if "cost" in name or "project" in name]
 
 
 def test_a_failed_generation_and_a_trace_of_input_and_output_alone_are_kept() -> None:

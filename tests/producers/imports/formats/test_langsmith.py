@@ -42,8 +42,8 @@ FEEDBACK = {"id": "f1", "run_id": "r0", "trace_id": "r0", "key": "correct", "sco
 
 
 def test_runs_become_an_episode_with_turns_tools_and_labels() -> None:
-    found = Read("langsmith", RUNS)
-    first, last = found.turns
+    episode = Read("langsmith", RUNS)
+    first, last = episode.turns
     assert [added_message.content for added_message in first.added_messages] == ["2+2?"]
     assert json.loads(first.completion.tool_calls or "")[0]["function"] == {"name": "add", "arguments": '{"a":2,"b":2}'}
     assert (first.model, first.finish_reason, first.prompt_tokens, first.temperature) == (
@@ -53,10 +53,10 @@ def test_runs_become_an_episode_with_turns_tools_and_labels() -> None:
         0.1,
     )
     assert (last.completion.content, last.untrainable_reason) == ("4", "no_token_ids")
-    assert [(tool.name, tool.result) for tool in found.tools] == [("r2", "4")]
-    labels = found.started.labels
+    assert [(tool.name, tool.result) for tool in episode.tools] == [("r2", "4")]
+    labels = episode.started.labels
     assert (labels["session"], labels["user"], labels["tier"], labels["tags"]) == ("s-1", "ann", "gold", "beta")
-    assert found.started.occurred_at_ms == 1_772_359_200_000
+    assert episode.started.occurred_at_ms == 1_772_359_200_000
 
 
 def test_feedback_counts_in_place_of_its_statistics() -> None:
@@ -72,5 +72,5 @@ def test_feedback_alone_is_feedback_on_the_same_episode() -> None:
 
 def test_a_run_that_failed_says_so() -> None:
     failed = {**RUNS[1], "outputs": None, "error": "RateLimitError", "parent_run_id": None, "id": "r0"}
-    found = Read("langsmith", [failed])
-    assert (found.turns[0].untrainable_reason, found.ended.stop_reason) == ("failed_call", "error")
+    episode = Read("langsmith", [failed])
+    assert (episode.turns[0].untrainable_reason, episode.ended.stop_reason) == ("failed_call", "error")

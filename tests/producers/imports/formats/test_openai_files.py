@@ -35,12 +35,12 @@ def answer(custom_id: str, text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_each_answer_of_a_conversation_is_a_turn() -> None:
-    found = Read("openai-chat", [CHAT], task="support")
-    assert found.texts() == [(["system", "user"], "hello"), (["user"], "ciao")]
-    assert (found.started.task, found.started.labels["user"]) == ("support", "ann")
-    assert found.turns[0].tools is not None
-    assert found.turns[1].tools is None
-    assert found.started.occurred_at_ms == 1_700_000_000_000
+    episode = Read("openai-chat", [CHAT], task="support")
+    assert episode.texts() == [(["system", "user"], "hello"), (["user"], "ciao")]
+    assert (episode.started.task, episode.started.labels["user"]) == ("support", "ann")
+    assert episode.turns[0].tools is not None
+    assert episode.turns[1].tools is None
+    assert episode.started.occurred_at_ms == 1_700_000_000_000
 
 
 def test_a_line_is_the_same_episode_whenever_its_file_was_written() -> None:
@@ -49,24 +49,24 @@ def test_a_line_is_the_same_episode_whenever_its_file_was_written() -> None:
 
 
 def test_a_batch_joins_its_input_and_output() -> None:
-    found = Read("openai-batch", [answer("1", "four"), request("1", "2+2?")])
-    (turn,) = found.turns
+    episode = Read("openai-batch", [answer("1", "four"), request("1", "2+2?")])
+    (turn,) = episode.turns
     assert ([added_message.content for added_message in turn.added_messages], turn.completion.content) == (
         ["2+2?"],
         "four",
     )
     assert (turn.temperature, turn.policy_version, turn.response_id) == (0.3, 3, "r-four")
     assert turn.occurred_at_ms == 1_700_000_000_000
-    assert found.started.labels["custom_id"] == "1"
+    assert episode.started.labels["custom_id"] == "1"
 
 
 def test_a_batch_with_token_ids_is_trainable() -> None:
     logprobs = {"content": [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.2}]}
-    said = answer("1", "four", logprobs=logprobs, token_ids=[7, 8], prompt_token_ids=[1, 2, 3])
-    named = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0}
-    (turn,) = Read("openai-batch", [said, request("1", "2+2?", **named)]).turns
+    answer_row = answer("1", "four", logprobs=logprobs, token_ids=[7, 8], prompt_token_ids=[1, 2, 3])
+    sampling = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0}
+    (turn,) = Read("openai-batch", [answer_row, request("1", "2+2?", **sampling)]).turns
     assert turn.untrainable_reason == "sampling_unknown"
-    (turn,) = Read("openai-batch", [said, request("1", "2+2?", **named, frequency_penalty=0)]).turns
+    (turn,) = Read("openai-batch", [answer_row, request("1", "2+2?", **sampling, frequency_penalty=0)]).turns
     assert turn.trainable
 
 
@@ -77,13 +77,15 @@ def test_a_custom_id_of_two_batches_is_refused() -> None:
 
 
 def test_two_batches_that_use_the_same_custom_id_are_two_episodes() -> None:
-    first, second = ([request("1", text), answer("1", said)] for text, said in (("2+2?", "four"), ("3+3?", "six")))
-    ids = {Read("openai-batch", rows).started.episode_id for rows in (first, second)}
+    rows_of_sum, rows_of_other_sum = (
+        [request("1", question), answer("1", reply)] for question, reply in (("2+2?", "four"), ("3+3?", "six"))
+    )
+    ids = {Read("openai-batch", rows).started.episode_id for rows in (rows_of_sum, rows_of_other_sum)}
     assert len(ids) == 2
 
 
 def test_a_request_that_failed_and_one_without_an_answer_are_told_apart() -> None:
     error = {"id": "b", "custom_id": "1", "response": None, "error": {"message": "expired"}, "read_at": 5}
-    found = Read("openai-batch", [request("1", "2+2?"), error, request("2", "3+3?")])
-    assert (found.turns[0].untrainable_reason, found.ended.error) == ("failed_call", "expired")
-    assert found.unmapped["openai-batch.request without an answer"] == 1
+    episode = Read("openai-batch", [request("1", "2+2?"), error, request("2", "3+3?")])
+    assert (episode.turns[0].untrainable_reason, episode.ended.error) == ("failed_call", "expired")
+    assert episode.unmapped["openai-batch.request without an answer"] == 1

@@ -26,12 +26,12 @@ def read(*spans: dict[str, Any], **options: Any) -> Read:
 
 def call(number: int, messages: list[Any], answer: str, **options: Any) -> dict[str, Any]:
     """A call as the newest conventions write it."""
-    parts = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages]
-    said = [{"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}]
+    input_messages = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in messages]
+    output_messages = [{"role": "assistant", "parts": [{"type": "text", "content": answer}], "finish_reason": "stop"}]
     attributes: dict[str, Any] = {
         **ASKED,
-        "gen_ai.input.messages": json.dumps(parts),
-        "gen_ai.output.messages": json.dumps(said),
+        "gen_ai.input.messages": json.dumps(input_messages),
+        "gen_ai.output.messages": json.dumps(output_messages),
         "gen_ai.usage.input_tokens": 12,
         "gen_ai.usage.output_tokens": 3,
         "gen_ai.request.temperature": 0.5,
@@ -92,9 +92,9 @@ SPELLINGS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_of_a_call_gives_the_same_turn(spelling: str) -> None:
     attributes, events = SPELLINGS[spelling]
-    found = read(make_span(1, events=events, at_s=5, seconds=2, **attributes))
-    (turn,) = found.turns
-    assert found.texts() == [(["system", "user"], "hello")]
+    episode = read(make_span(1, events=events, at_s=5, seconds=2, **attributes))
+    (turn,) = episode.turns
+    assert episode.texts() == [(["system", "user"], "hello")]
     assert [added_message.content for added_message in turn.added_messages] == ["be kind", "hi"]
     assert (turn.model, turn.policy_version) == ("agent@7", 7)
     assert (turn.trainable, turn.untrainable_reason) == (False, "no_token_ids")
@@ -123,17 +123,20 @@ def test_events_that_come_as_log_records_belong_to_their_span() -> None:
 
 
 def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
-    said = [
+    call_messages = [
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "search", "arguments": {"q": "x"}}]}
     ]
-    told = [
+    conversation = [
         {"role": "user", "parts": [{"type": "text", "content": "find x"}]},
-        *said,
+        *call_messages,
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"hits": 2}}]},
     ]
-    offered = json.dumps([{"type": "function", "name": "search", "parameters": {"type": "object"}}])
-    first = {**ASKED, "gen_ai.tool.definitions": offered}
-    first |= {"gen_ai.input.messages": json.dumps(told[:1]), "gen_ai.output.messages": json.dumps(said)}
+    tool_definitions = json.dumps([{"type": "function", "name": "search", "parameters": {"type": "object"}}])
+    first = {**ASKED, "gen_ai.tool.definitions": tool_definitions}
+    first |= {
+        "gen_ai.input.messages": json.dumps(conversation[:1]),
+        "gen_ai.output.messages": json.dumps(call_messages),
+    }
     tool: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "search",
@@ -141,13 +144,13 @@ def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
         "gen_ai.tool.call.arguments": '{"q":"x"}',
         "gen_ai.tool.call.result": '{"hits":2}',
     }
-    two = [{"role": "assistant", "parts": [{"type": "text", "content": "two"}]}]
+    answer_messages = [{"role": "assistant", "parts": [{"type": "text", "content": "two"}]}]
     last: dict[str, Any] = {
         **ASKED,
-        "gen_ai.input.messages": json.dumps(told),
-        "gen_ai.output.messages": json.dumps(two),
+        "gen_ai.input.messages": json.dumps(conversation),
+        "gen_ai.output.messages": json.dumps(answer_messages),
     }
-    found = read(
+    episode = read(
         make_span(
             9,
             name="invoke_agent helper",
@@ -159,14 +162,17 @@ def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
         make_span(2, parent=9, at_s=2, **tool),
         make_span(3, parent=9, at_s=4, **last),
     )
-    asked, answered = found.turns
-    assert json.loads(asked.completion.tool_calls or "") == [CALL]
-    assert json.loads(asked.tools or "")[0]["function"]["name"] == "search"
-    assert (answered.prefix_count, [added_message.role for added_message in answered.added_messages]) == (2, ["tool"])
-    assert (answered.added_messages[0].tool_call_id, answered.added_messages[0].content) == ("c1", '{"hits":2}')
-    assert [(tool.name, tool.tool_call_id, tool.result) for tool in found.tools] == [("search", "c1", '{"hits":2}')]
-    assert {turn.function for turn in found.turns} == {"helper"}
-    assert [type(event).__name__ for event in found.events][:4] == [
+    call_turn, answer_turn = episode.turns
+    assert json.loads(call_turn.completion.tool_calls or "") == [CALL]
+    assert json.loads(call_turn.tools or "")[0]["function"]["name"] == "search"
+    assert (answer_turn.prefix_count, [added_message.role for added_message in answer_turn.added_messages]) == (
+        2,
+        ["tool"],
+    )
+    assert (answer_turn.added_messages[0].tool_call_id, answer_turn.added_messages[0].content) == ("c1", '{"hits":2}')
+    assert [(tool.name, tool.tool_call_id, tool.result) for tool in episode.tools] == [("search", "c1", '{"hits":2}')]
+    assert {turn.function for turn in episode.turns} == {"helper"}
+    assert [type(event).__name__ for event in episode.events][:4] == [
         *("EpisodeStarted", "TurnRecorded", "ToolCalled", "TurnRecorded")
     ]
 
@@ -176,8 +182,8 @@ def test_sessions_users_and_metadata_are_labels_and_evaluations_are_feedback() -
              "gen_ai.evaluation.explanation": "on topic"}  # fmt: skip
     span = call(1, [("user", "hi")], "hello", events=[("gen_ai.evaluation.result", score)],
                 session__id="s-1", user__id="ann", metadata=json.dumps({"tier": "gold"}), my__own=3)  # fmt: skip
-    found = read(span)
-    assert found.started.labels == {
+    episode = read(span)
+    assert episode.started.labels == {
         "session": "s-1",
         "conversation": "s-1",
         "user": "ann",
@@ -185,25 +191,25 @@ def test_sessions_users_and_metadata_are_labels_and_evaluations_are_feedback() -
         "format": "otlp",
         "trace": "ab" * 16,
     }
-    (reward,) = found.rewards
+    (reward,) = episode.rewards
     assert (reward.name, reward.value, reward.comment) == ("relevance", 0.8, "on topic")
-    assert reward.turn_event_id == found.turns[0].event_id
-    assert found.unmapped == {"otlp.my.own": 1}
+    assert reward.turn_event_id == episode.turns[0].event_id
+    assert episode.unmapped == {"otlp.my.own": 1}
 
 
 def test_a_call_without_an_answer_and_a_failed_agent_are_recorded_as_such() -> None:
-    found = read(make_span(1, error="rate limit", **ASKED))
-    (turn,) = found.turns
+    episode = read(make_span(1, error="rate limit", **ASKED))
+    (turn,) = episode.turns
     assert (turn.untrainable_reason, turn.completion.content) == ("failed_call", None)
-    assert (found.ended.stop_reason, found.ended.error) == ("error", "rate limit")
+    assert (episode.ended.stop_reason, episode.ended.error) == ("error", "rate limit")
 
 
 def test_a_call_that_two_instrumentations_saw_is_one_turn() -> None:
     outer = call(1, [("user", "hi")], "hello", seconds=3)
     inner = call(2, [("user", "hi")], "hello", parent=1, at_s=1)
-    found = read(make_span(5, name="agent", seconds=9), {**outer, "parentSpanId": f"{5:016x}"}, inner)
-    assert len(found.turns) == 1
-    assert found.counts["calls_seen_twice"] == 1
+    episode = read(make_span(5, name="agent", seconds=9), {**outer, "parentSpanId": f"{5:016x}"}, inner)
+    assert len(episode.turns) == 1
+    assert episode.counts["calls_seen_twice"] == 1
 
 
 AGENT = [
@@ -222,9 +228,9 @@ def shifted(span: dict[str, Any], by_s: int) -> dict[str, Any]:
     return {**span, **times}
 
 
-def content(found: Read) -> list[Event]:
+def content(episode: Read) -> list[Event]:
     """The events without their times."""
-    return [replace(event, occurred_at_ms=0, episode_started_at_ms=0) for event in found.events]
+    return [replace(event, occurred_at_ms=0, episode_started_at_ms=0) for event in episode.events]
 
 
 @settings(max_examples=count_examples(60), deadline=None)
@@ -243,15 +249,15 @@ def test_clocks_of_services_that_are_apart_change_times_alone(by_s: int) -> None
 
 
 def test_spans_whose_parents_did_not_come_are_one_episode_that_says_so() -> None:
-    found = read(*(span for span in AGENT if span["spanId"][-1] not in "14"))
-    assert [turn.completion.content for turn in found.turns] == ["a1", "b1", "b2", "a2"]
-    assert found.started.labels["partial"] == "5 spans name a parent that did not come"
-    assert found.started.episode_id == read(*AGENT).started.episode_id
+    episode = read(*(span for span in AGENT if span["spanId"][-1] not in "14"))
+    assert [turn.completion.content for turn in episode.turns] == ["a1", "b1", "b2", "a2"]
+    assert episode.started.labels["partial"] == "5 spans name a parent that did not come"
+    assert episode.started.episode_id == read(*AGENT).started.episode_id
 
 
 def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
-    found = read(call(1, [("user", "q")], "a", parent=2), make_span(2, parent=1))
-    assert [turn.completion.content for turn in found.turns] == ["a"]
+    episode = read(call(1, [("user", "q")], "a", parent=2), make_span(2, parent=1))
+    assert [turn.completion.content for turn in episode.turns] == ["a"]
 
 
 def test_a_call_whose_texts_were_not_traced_is_no_failed_one() -> None:
@@ -263,11 +269,11 @@ def test_a_call_whose_texts_were_not_traced_is_no_failed_one() -> None:
 
 
 def test_two_choices_are_two_answers_each_with_its_own_reason() -> None:
-    said = [
+    output_messages = [
         {"role": "assistant", "parts": [{"type": "text", "content": text}], "finish_reason": reason}
         for text, reason in (("first", "stop"), ("second", "max_tokens"))
     ]
-    span = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(said)})
+    span = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(output_messages)})
     assert [(turn.choice, turn.completion.content, turn.finish_reason) for turn in read(span).turns] == [
         (0, "first", "stop"),
         (1, "second", "length"),
@@ -276,8 +282,8 @@ def test_two_choices_are_two_answers_each_with_its_own_reason() -> None:
 
 @pytest.mark.parametrize("reason", ["tool_call", "tool_calls", "tool_use"])
 def test_a_reason_has_one_spelling_wherever_it_was_written(reason: str) -> None:
-    said = [{"role": "assistant", "parts": [{"type": "text", "content": "x"}], "finish_reason": reason}]
-    within = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(said)})
+    output_messages = [{"role": "assistant", "parts": [{"type": "text", "content": "x"}], "finish_reason": reason}]
+    within = make_span(1, **{**ASKED, "gen_ai.output.messages": json.dumps(output_messages)})
     beside = make_span(1, **{**ASKED, **NEWEST, "gen_ai.response.finish_reasons": [reason]})
     for span in (within, beside):
         assert [turn.finish_reason for turn in read(span).turns] == ["tool_calls"]

@@ -70,8 +70,8 @@ def langchain_cases(url: str, callbacks: Sequence[Any] = ()) -> Cases:
 
     def run(streaming: bool) -> None:
         agent = create_agent(model(streaming=streaming), [tool(stock)], name="keeper")
-        asked = {"messages": [{"role": "user", "content": ASK}]}
-        list(agent.stream(asked, config, stream_mode="messages")) if streaming else agent.invoke(asked, config)
+        inputs = {"messages": [{"role": "user", "content": ASK}]}
+        list(agent.stream(inputs, config, stream_mode="messages")) if streaming else agent.invoke(inputs, config)
 
     def leave() -> None:
         stream = model().stream(ASK, config)

@@ -56,7 +56,7 @@ def compare(findings: str) -> None:
     current, behaviour, weights = uniform(-5, -0.1), uniform(-5, -0.1), uniform(0.5, 1.5)
     reference = uniform(-5, -0.1)
     proximal = current + uniform(-0.5, 0.5)
-    found: dict[str, dict[str, float]] = {}
+    figures_by_case: dict[str, dict[str, float]] = {}
     for name, (theirs, ours) in CASES.items():
         leaf, decoupled = current.clone().requires_grad_(), "precalculate_logprobs" in theirs
         inputs = AlignedLossInputs(
@@ -71,26 +71,26 @@ def compare(findings: str) -> None:
         art_loss = loss_fn(inputs, leaf, reference if with_kl else None, None, theirs).policy_loss  # type: ignore[arg-type]
         (art_gradient,) = torch.autograd.grad(art_loss, leaf)
         leaf = current.clone().requires_grad_()
-        flat, given = mask.view(-1), advantages.view(-1)
+        mask_N, advantages_N = mask.view(-1), advantages.view(-1)
         if with_kl:
-            given = grpo.penalised_advantages(
-                given, leaf.view(-1), reference.view(-1), flat, coefficient=theirs["kl_penalty_coef"]
+            advantages_N = grpo.penalised_advantages(
+                advantages_N, leaf.view(-1), reference.view(-1), mask_N, coefficient=theirs["kl_penalty_coef"]
             )
         batch = grpo.TokenBatch(
             current_N=leaf.view(-1),
             behaviour_N=behaviour.view(-1),
-            advantages_N=given,
+            advantages_N=advantages_N,
             weights_N=weights.view(-1),
             sequence_N=groups.view(-1),
-            mask_N=flat,
+            mask_N=mask_N,
             proximal_N=proximal.view(-1),
         )
         our_loss = grpo.policy_loss(batch, TrainConfig(**ours), global_tokens=float(mask.sum())).loss
         (our_gradient,) = torch.autograd.grad(our_loss, leaf)
-        found[name] = {
+        figures_by_case[name] = {
             "theirs": float(art_loss),
             "ours": float(our_loss),
             "gradient_size": float(art_gradient.abs().max()),
             "gradient_difference": float((art_gradient - our_gradient).abs().max()),
         }
-    Path(findings).write_text(json.dumps(found), encoding="utf-8")
+    Path(findings).write_text(json.dumps(figures_by_case), encoding="utf-8")

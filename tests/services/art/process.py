@@ -52,8 +52,8 @@ def main() -> None:
                     continue
                 if (process_id := os.fork()) == 0:
                     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # none outlives a run that is killed
-                    for one in (file, connection, server):
-                        one.close()
+                    for handle in (file, connection, server):
+                        handle.close()
                     _serve(json.loads(line))
                 file.write(f"{process_id}\n")
 

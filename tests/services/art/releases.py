@@ -34,9 +34,9 @@ def _release(version: str) -> Path:
     folder = ROOT / ".make" / f"art-{version}"
     if not (folder / "art").exists():
         uv = Path(sys.executable).with_name("uv")
-        asked = ["--target", str(folder), "--no-deps", "--require-hashes", "-r", "-"]
+        options = ["--target", str(folder), "--no-deps", "--require-hashes", "-r", "-"]
         subprocess.run(
-            [uv, "pip", "install", "-q", *asked],
+            [uv, "pip", "install", "-q", *options],
             input=f"openpipe-art=={version} --hash=sha256:{HASHES[version]}",
             text=True,
             check=True,

@@ -32,10 +32,10 @@ def server(
     request: pytest.FixtureRequest, art_launcher: Launcher, base_model: Path, tmp_path: Path
 ) -> Iterator[ArtServer]:
     options = {"logprobs_mode": "processed", **KINDS[request.param]}
-    one = ArtServer(art_launcher, base_model, tmp_path / "data", options=options)
-    one.start()
-    yield one
-    one.stop()
+    art_server = ArtServer(art_launcher, base_model, tmp_path / "data", options=options)
+    art_server.start()
+    yield art_server
+    art_server.stop()
 
 
 async def conversation(client: openai.AsyncOpenAI, seed: int, temperature: float) -> tuple[TurnTokens, ...]:

@@ -150,7 +150,9 @@ async def test_a_judges_hint_goes_from_its_endpoint_into_a_step_and_is_repeated_
     await log.leave()
     await backend.close()
 
-    steps = [each for each in await read_topic(settings, TRAINING_STEPS.name, 1) if isinstance(each, StepCompleted)]
+    steps = [
+        record for record in await read_topic(settings, TRAINING_STEPS.name, 1) if isinstance(record, StepCompleted)
+    ]
     assert [(step.metrics["distilled_turns"], step.metrics["hints_without_place"]) for step in steps] == [(1, 0)]
     assert steps[0].metrics["distilled_gain_absolute"] > 0
     (hint,) = backend.hints - {""}
@@ -158,6 +160,6 @@ async def test_a_judges_hint_goes_from_its_endpoint_into_a_step_and_is_repeated_
     scores = [encode(record) for record in await read_topic(settings, SCORES.name)]
     assert any(ADVICE.encode() in data for data in scores)
     for topic in (RUN_LOG, BATCHES, TRAINING_STEPS):
-        kept = [encode(record) for record in await read_topic(settings, topic.name, 1)]
-        assert kept
-        assert not any(ADVICE.encode() in data for data in kept), topic.name
+        encoded_records = [encode(record) for record in await read_topic(settings, topic.name, 1)]
+        assert encoded_records
+        assert not any(ADVICE.encode() in data for data in encoded_records), topic.name

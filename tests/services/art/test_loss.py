@@ -14,8 +14,8 @@ pytestmark = pytest.mark.services
 def test_losses_and_gradients_equal_those_of_arts_own_code(art_launcher: Launcher, tmp_path: Path) -> None:
     findings = tmp_path / "losses.json"
     art_launcher.call("tests.services.art.loss_case:compare", str(findings))
-    found = json.loads(findings.read_text(encoding="utf-8"))
-    assert found.keys() == CASES.keys()
-    for name, case in found.items():
-        assert case["ours"] == pytest.approx(case["theirs"], rel=1e-7), name
-        assert case["gradient_difference"] < 1e-7 * case["gradient_size"], name
+    figures_by_case = json.loads(findings.read_text(encoding="utf-8"))
+    assert figures_by_case.keys() == CASES.keys()
+    for name, figures in figures_by_case.items():
+        assert figures["ours"] == pytest.approx(figures["theirs"], rel=1e-7), name
+        assert figures["gradient_difference"] < 1e-7 * figures["gradient_size"], name

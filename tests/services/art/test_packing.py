@@ -21,10 +21,10 @@ def test_packed_advantages_and_weights_are_those_given(
     findings = tmp_path / "packed.json"
     arguments = (str(art_base_model), str(tmp_path / "art"), aggregation, str(findings))
     art_launcher.call("tests.services.art.packing_case:pack", *arguments)
-    found = json.loads(findings.read_text(encoding="utf-8"))
-    assert len(found) == len(expected(aggregation))
-    for one, two in zip(found, sorted(expected(aggregation)), strict=True):
-        assert one == pytest.approx(two, rel=1e-5, abs=1e-6)
+    packed_tokens = json.loads(findings.read_text(encoding="utf-8"))
+    assert len(packed_tokens) == len(expected(aggregation))
+    for packed_token, expected_token in zip(packed_tokens, sorted(expected(aggregation)), strict=True):
+        assert packed_token == pytest.approx(expected_token, rel=1e-5, abs=1e-6)
 
 
 def test_arts_advantages_and_weights_are_those_that_art_packs(

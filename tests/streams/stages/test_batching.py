@@ -45,16 +45,16 @@ def test_batches_ahead_bounds_how_many_are_open() -> None:
 
 
 def test_the_hash_names_the_content_and_the_place() -> None:
-    one, two = (batches(batching().feed(make_group("a"), make_group("b")))[0] for _ in range(2))
-    other = batches(batching().feed(make_group("a"), make_group("b", (0.0, 0.5))))[0]
-    assert one.batch_hash == two.batch_hash != other.batch_hash
+    batch, same_batch = (batches(batching().feed(make_group("a"), make_group("b")))[0] for _ in range(2))
+    other_batch = batches(batching().feed(make_group("a"), make_group("b", (0.0, 0.5))))[0]
+    assert batch.batch_hash == same_batch.batch_hash != other_batch.batch_hash
 
 
 def test_beyond_the_lines_end_the_oldest_are_superseded() -> None:
     stepper = batching(max_waiting_groups=3)
-    found = stepper.feed(*(make_group(f"g{index}") for index in range(7)))
-    assert [drop.unit_id for drop in found if drop not in batches(found)] == ["g2", "g3"]
-    assert set(reasons(found)) == {"superseded"}
+    records = stepper.feed(*(make_group(f"g{index}") for index in range(7)))
+    assert [drop.unit_id for drop in records if drop not in batches(records)] == ["g2", "g3"]
+    assert set(reasons(records)) == {"superseded"}
 
 
 def test_a_line_shorter_than_a_batch_still_makes_batches() -> None:
@@ -106,18 +106,18 @@ def test_a_stale_member_leaves_and_the_others_keep_their_advantages() -> None:
     members = tuple(
         make_member(f"m{index}", float(index), version=min(index, 1), advantage=index - 1.0) for index in range(3)
     )
-    found = stepper.feed(make_group("g", (0.0, 1.0, 2.0), members=members))
-    assert [member.advantage for member in batches(found)[0].groups[0].members] == [0.0, 1.0]
-    assert [drop.trajectory_ids for drop in found if drop not in batches(found)] == [("m0",)]
+    records = stepper.feed(make_group("g", (0.0, 1.0, 2.0), members=members))
+    assert [member.advantage for member in batches(records)[0].groups[0].members] == [0.0, 1.0]
+    assert [drop.trajectory_ids for drop in records if drop not in batches(records)] == [("m0",)]
 
 
 def test_a_group_with_one_member_left_leaves_whole() -> None:
     stepper = batching(groups_per_step=1, max_off_policy_steps=0)
     stepper.feed(make_version(0), make_version(1, 0))
     members = (make_member("old", version=0, advantage=-0.5), make_member("new", version=1, advantage=0.5))
-    found = stepper.feed(make_group("g", members=members))
-    assert reasons(found) == ["stale"]
-    assert found[0].trajectory_ids == ("old", "new")
+    records = stepper.feed(make_group("g", members=members))
+    assert reasons(records) == ["stale"]
+    assert records[0].trajectory_ids == ("old", "new")
 
 
 def test_after_a_rollback_what_the_bad_version_sampled_is_off_lineage() -> None:

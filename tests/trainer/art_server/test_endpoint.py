@@ -75,8 +75,8 @@ def url(served: ServedModel) -> Iterator[str]:
 
 @pytest.fixture
 async def client(url: str) -> Any:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as one:
-        yield one
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as openai_client:
+        yield openai_client
 
 
 def decided(number: int, **fields: Any) -> PolicyDecision:
@@ -87,7 +87,7 @@ def decided(number: int, **fields: Any) -> PolicyDecision:
 async def test_a_share_of_the_episodes_gets_the_canary_under_the_bare_name(
     served: ServedModel, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, other = (
+    drawn_episode, other_episode = (
         next(f"e/{n}" for n in range(99) if is_drawn("agent", 0, f"e/{n}", 0.5) is want) for want in (True, False)
     )
     monkeypatch.setattr(served, "router", Router())
@@ -99,16 +99,20 @@ async def test_a_share_of_the_episodes_gets_the_canary_under_the_bare_name(
         )
         return answer.model
 
-    assert await answering(drawn) == "agent@1", "nothing is decided yet"
+    assert await answering(drawn_episode) == "agent@1", "nothing is decided yet"
     served.router.use(decided(1))
-    assert [await answering(each) for each in (drawn, other, None)] == ["agent@0", "agent@1", "agent@1"]
-    assert await answering(drawn, "agent@1") == "agent@1", "a version that is named is not routed"
+    assert [await answering(episode) for episode in (drawn_episode, other_episode, None)] == [
+        "agent@0",
+        "agent@1",
+        "agent@1",
+    ]
+    assert await answering(drawn_episode, "agent@1") == "agent@1", "a version that is named is not routed"
     served.router.use(decided(2, canary=7, share=1.0))
-    assert await answering(other) == "agent@1", "a canary without a checkpoint gets no episode"
+    assert await answering(other_episode) == "agent@1", "a canary without a checkpoint gets no episode"
     served.router.use(decided(3, serving=5))
-    assert await answering(drawn) == "agent@1", "an operator has put another version into service here"
+    assert await answering(drawn_episode) == "agent@1", "an operator has put another version into service here"
     served.router.use(decided(4, action="quarantine", canary=None, share=0.0))
-    assert await answering(drawn) == "agent@1"
+    assert await answering(drawn_episode) == "agent@1"
 
 
 async def test_the_priority_of_a_request_is_in_its_header(
@@ -177,16 +181,16 @@ async def test_n_choices_differ_and_repeat_with_the_seed(client: openai.AsyncOpe
 
 
 async def test_streamed_text_and_log_probs_are_those_of_the_answer(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 20, "seed": 2}
-    asked |= {"logprobs": True, "top_logprobs": 3}
-    whole: Any = await client.chat.completions.create(**asked)
-    stream: Any = await client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    options: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 20, "seed": 2}
+    options |= {"logprobs": True, "top_logprobs": 3}
+    whole: Any = await client.chat.completions.create(**options)
+    stream: Any = await client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
     choices = [choice for chunk in chunks for choice in chunk.choices]
     assert "".join(choice.delta.content or "" for choice in choices) == whole.choices[0].message.content
-    token_ids = [one for choice in choices for one in choice.model_extra.get("token_ids", [])]
+    token_ids = [token_id for choice in choices for token_id in choice.model_extra.get("token_ids", [])]
     assert token_ids == whole.choices[0].token_ids
-    entries = [one for choice in choices if choice.logprobs for one in choice.logprobs.content]
+    entries = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content]
     assert entries == whole.choices[0].logprobs.content
     assert {len(entry.top_logprobs) for entry in entries} == {3}
     assert chunks[-1].usage == whole.usage
@@ -202,15 +206,15 @@ def test_a_token_of_half_a_character_has_its_bytes_and_begins_where_the_characte
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == text
     assert len(entries) > len(text), "some token is half a character"
     plain = CompletionRequest.model_validate({"model": "agent", "prompt": "", "logprobs": 0})
-    found = logprobs_of(plain, answer, served.tokenizer, TextOffsets())["text_offset"]
-    assert found == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
+    offsets = logprobs_of(plain, answer, served.tokenizer, TextOffsets())["text_offset"]
+    assert offsets == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
 
 
 async def test_streaming_holds_back_a_stop_string(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 30, "seed": 2}
-    whole = (await client.chat.completions.create(**asked)).choices[0].message.content or ""
+    options: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 30, "seed": 2}
+    whole = (await client.chat.completions.create(**options)).choices[0].message.content or ""
     stop = whole[4:6]
-    chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stop=stop, stream=True)]
+    chunks = [chunk async for chunk in await client.chat.completions.create(**options, stop=stop, stream=True)]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == whole[: whole.find(stop)]
     assert chunks[-1].choices[0].finish_reason == "stop"
@@ -258,9 +262,9 @@ async def test_a_prompt_is_scored_with_the_log_probs_that_sampling_it_gave_and_b
     "changed", [{"max_tokens": 2}, {"logprobs": None}, {"n": 2}, {"stream": True}, {"echo": False}]
 )
 async def test_a_prompt_is_scored_in_one_way_only(client: openai.AsyncOpenAI, changed: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 0} | changed
+    options: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 0} | changed
     with pytest.raises(openai.BadRequestError, match="echo is answered with max_tokens 0 and logprobs 0"):
-        await client.completions.create(model="agent", prompt=[1, 2], **asked)
+        await client.completions.create(model="agent", prompt=[1, 2], **options)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +382,10 @@ async def test_what_is_not_served_is_told_in_openais_shape_too(client: openai.As
 
 
 async def test_a_seed_and_its_negative_are_two_seeds(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 12, "temperature": 2}
-    texts = {(await client.chat.completions.create(**asked, seed=seed)).choices[0].message.content for seed in (5, -5)}
+    options: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 12, "temperature": 2}
+    texts = {
+        (await client.chat.completions.create(**options, seed=seed)).choices[0].message.content for seed in (5, -5)
+    }
     assert len(texts) == 2
 
 
@@ -432,22 +438,22 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
 async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_given_up(
     served: ServedModel, path: str
 ) -> None:
-    sampler, found, asked = EndlessSampler(served.sampler), threading.Event(), threading.Event()
+    sampler, lookup_may_end, lookup_began = EndlessSampler(served.sampler), threading.Event(), threading.Event()
 
     def find_version(version: int) -> bool:
-        asked.set()
-        return found.wait(120)
+        lookup_began.set()
+        return lookup_may_end.wait(120)
 
     model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1, find_version=find_version)
     body = {"model": "agent@7", "messages": MESSAGES, "prompt": "choose", "stream": True, "max_tokens": 9, "n": 3}
     with serving(model) as url:
         async with httpx.AsyncClient(timeout=120) as http:
             asking = asyncio.create_task(http.post(f"{url}/v1/{path}", json=body))
-            await asyncio.to_thread(asked.wait, 120)
+            await asyncio.to_thread(lookup_began.wait, 120)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         await asyncio.sleep(0.2)  # until the server has heard that the connection is closed
-        found.set()
+        lookup_may_end.set()
         given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 120) for _ in range(3)]
     assert given_up == [True] * 3
 
@@ -468,11 +474,11 @@ async def test_a_version_that_cannot_be_read_now_is_told_with_its_remedy(
 
 async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: ServedModel) -> None:
     """It is looked for once, however many ask, so that threads are left for others' long prompts."""
-    asked, found = threading.Semaphore(0), threading.Event()
+    lookups, lookup_may_end = threading.Semaphore(0), threading.Event()
 
     def find_version(version: int) -> bool:
-        asked.release()
-        found.wait(600)
+        lookups.release()
+        lookup_may_end.wait(600)
         return False
 
     model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
@@ -480,15 +486,15 @@ async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: Se
     with serving(model) as url:
         where = f"{url}/v1/completions"
         async with httpx.AsyncClient(timeout=120) as http:
-            waiting = [asyncio.create_task(http.post(where, json=at_disk)) for _ in range(40)]
-            await asyncio.to_thread(asked.acquire)
+            answer_tasks = [asyncio.create_task(http.post(where, json=at_disk)) for _ in range(40)]
+            await asyncio.to_thread(lookups.acquire)
             await asyncio.sleep(0.3)  # until all have asked
             refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=120)
-            found.set()
-            answers = [await one for one in waiting]
+            lookup_may_end.set()
+            answers = [await answer_task for answer_task in answer_tasks]
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     assert {answer.status_code for answer in answers} == {404}
-    assert not asked.acquire(timeout=0)
+    assert not lookups.acquire(timeout=0)
 
 
 class BytesTokenizer:
@@ -502,20 +508,20 @@ class BytesTokenizer:
 def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_tokens(
     text: str, stop: str, answer: str
 ) -> None:
-    wanted = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
-    stream = _ChoiceStream(wanted, BytesTokenizer(), "answer", 0)
+    request = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
+    stream = _ChoiceStream(request, BytesTokenizer(), "answer", 0)
     token_ids = tuple(text.encode())
-    shown = [change["text"] for token_id in token_ids for change in stream.add(Sampled(token_id, -0.5, ()))]
-    ended = stream.end(Generation(token_ids, (-0.5,) * len(token_ids), answer, "stop", 0))
-    assert "".join(shown + [change["text"] for change in ended]) == answer
+    streamed_texts = [change["text"] for token_id in token_ids for change in stream.add(Sampled(token_id, -0.5, ()))]
+    last_changes = stream.end(Generation(token_ids, (-0.5,) * len(token_ids), answer, "stop", 0))
+    assert "".join(streamed_texts + [change["text"] for change in last_changes]) == answer
 
 
 async def test_plain_completions_stream_the_same_text_tokens_and_offsets(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 0}
-    whole: Any = await client.completions.create(**asked)
+    options: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 0}
+    whole: Any = await client.completions.create(**options)
     texts, reasons = ["", ""], [None, None]
     token_ids, offsets = ([list[int](), list[int]()] for _ in range(2))
-    stream: Any = await client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    stream: Any = await client.completions.create(**options, stream=True, stream_options={"include_usage": True})
     async for chunk in stream:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
@@ -533,13 +539,13 @@ async def test_plain_completions_stream_the_same_text_tokens_and_offsets(client:
 
 
 async def test_plain_completions_stream_the_same_alternatives(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 8, "seed": 3, "logprobs": 3}
-    whole: Any = (await client.completions.create(**asked)).choices[0].logprobs
-    pieces: Any = [piece async for piece in await client.completions.create(**asked, stream=True)]
-    streamed = [
+    options: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 8, "seed": 3, "logprobs": 3}
+    whole: Any = (await client.completions.create(**options)).choices[0].logprobs
+    pieces: Any = [piece async for piece in await client.completions.create(**options, stream=True)]
+    top_logprobs = [
         top_logprob for piece in pieces if (part := piece.choices[0].logprobs) for top_logprob in part.top_logprobs
     ]
-    assert (streamed, {len(one) for one in streamed}) == (whole.top_logprobs, {3})
+    assert (top_logprobs, {len(top_logprob) for top_logprob in top_logprobs}) == (whole.top_logprobs, {3})
 
 
 class Waiting:
@@ -606,9 +612,9 @@ async def test_others_are_answered_while_a_long_answer_is_written(served: Served
 
 
 async def test_several_prompts_are_answered_in_their_order(client: openai.AsyncOpenAI) -> None:
-    asked: dict[str, Any] = {"model": "agent", "max_tokens": 5, "seed": 3}
-    both = await client.completions.create(**asked, prompt=["choose", "a letter of it"], n=2)
-    alone = [await client.completions.create(**asked, prompt=one, n=2) for one in ("choose", "a letter of it")]
+    options: dict[str, Any] = {"model": "agent", "max_tokens": 5, "seed": 3}
+    both = await client.completions.create(**options, prompt=["choose", "a letter of it"], n=2)
+    alone = [await client.completions.create(**options, prompt=prompt, n=2) for prompt in ("choose", "a letter of it")]
     assert [choice.text for choice in both.choices] == [choice.text for answer in alone for choice in answer.choices]
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
 

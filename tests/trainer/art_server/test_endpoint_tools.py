@@ -29,19 +29,19 @@ def client(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Iterator
     sampler.load(0, model)
     with (
         serving(ServedModel("agent", sampler, tokenizer, 0)) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as one,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as openai_client,
     ):
-        yield one
+        yield openai_client
     sampler.close()
 
 
 def teach(model: Any, prompt: list[int], answer: list[int]) -> None:
     """Learn one answer by heart."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    token_ids, wanted = torch.tensor([[*prompt, *answer]]), torch.tensor(answer)
+    token_ids, target_ids = torch.tensor([[*prompt, *answer]]), torch.tensor(answer)
     for _ in range(120):
         logits = head(model, trunk(model, token_ids[:, :-1])[0, len(prompt) - 1 :])
-        loss = torch.nn.functional.cross_entropy(logits, wanted)
+        loss = torch.nn.functional.cross_entropy(logits, target_ids)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

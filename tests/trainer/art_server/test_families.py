@@ -198,8 +198,10 @@ def test_the_sampler_reports_the_log_probs_of_the_whole_sequence(folder: Path, t
     try:
         sampler.load(0, model)
         prompts = [TOKENS[0, :7].tolist(), TOKENS[1, :29].tolist()]
-        asked = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(2)]
-        futures = [sampler.submit(prompt, how, 0) for prompt, how in zip(prompts, asked, strict=True)]
+        parameter_sets = [SamplingParameters(max_tokens=24, seed=seed, ignore_eos=True) for seed in range(2)]
+        futures = [
+            sampler.submit(prompt, parameters, 0) for prompt, parameters in zip(prompts, parameter_sets, strict=True)
+        ]
         for prompt, future in zip(prompts, futures, strict=True):
             answer = future.result(timeout=120)
             whole = torch.tensor([[*prompt, *answer.token_ids]])

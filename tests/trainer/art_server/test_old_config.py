@@ -10,15 +10,15 @@ from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.protocol import TrainConfig
 
 
-def settings(config: dict[str, Any] | None = None, **asked: Any) -> TrainConfig:
-    return read_client_config(config or {}, asked)[0]
+def settings(config: dict[str, Any] | None = None, **dev_config: Any) -> TrainConfig:
+    return read_client_config(config or {}, dev_config)[0]
 
 
 def test_the_defaults_are_arts() -> None:
-    found = settings()
-    assert (found.loss, found.ratio_min, found.ratio_max, found.advantages) == ("cispo", 0.0, 5.0, "art")
-    found = settings(ppo=True)
-    assert (found.loss, found.epsilon, found.epsilon_high, found.dual_clip) == ("ppo", 0.2, 0.2, None)
+    config = settings()
+    assert (config.loss, config.ratio_min, config.ratio_max, config.advantages) == ("cispo", 0.0, 5.0, "art")
+    config = settings(ppo=True)
+    assert (config.loss, config.epsilon, config.epsilon_high, config.dual_clip) == ("ppo", 0.2, 0.2, None)
 
 
 def test_a_client_chooses_how_rewards_become_advantages_and_anything_about_packing_changes_nothing() -> None:
@@ -28,25 +28,25 @@ def test_a_client_chooses_how_rewards_become_advantages_and_anything_about_packi
 
 
 def test_a_truncated_correction_is_taken_with_the_proximal_policy_that_it_needs() -> None:
-    found = settings(truncated_importance_sampling=1.5, precalculate_logprobs=True)
-    assert (found.importance_correction, found.importance_cap) == ("token_truncate", 1.5)
-    plain = settings(truncated_importance_sampling=None, precalculate_logprobs=False)
-    assert (plain.importance_correction, plain.importance_cap) == ("none", 2.0)
+    config = settings(truncated_importance_sampling=1.5, precalculate_logprobs=True)
+    assert (config.importance_correction, config.importance_cap) == ("token_truncate", 1.5)
+    plain_config = settings(truncated_importance_sampling=None, precalculate_logprobs=False)
+    assert (plain_config.importance_correction, plain_config.importance_cap) == ("none", 2.0)
 
 
 def test_the_reference_of_the_penalty_is_the_one_named() -> None:
-    found = settings({"kl_penalty_coef": 0.1}, kl_penalty_reference_step=2)
-    assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.1, "k1", 2)
+    config = settings({"kl_penalty_coef": 0.1}, kl_penalty_reference_step=2)
+    assert (config.kl_coefficient, config.kl_estimator, config.kl_reference_version) == (0.1, "k1", 2)
 
 
 def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_model() -> None:
-    found = settings(beta=0.04)
-    assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.04, "k3", 0)
+    config = settings(beta=0.04)
+    assert (config.kl_coefficient, config.kl_estimator, config.kl_reference_version) == (0.04, "k3", 0)
     assert settings(beta=0.0).kl_coefficient == 0
 
 
 @pytest.mark.parametrize(
-    ("asked", "config", "named"),
+    ("dev_config", "config", "refusal"),
     [
         ({"beta": 0.04}, {"kl_penalty_coef": 0.1}, "beta with kl_penalty_coef"),
         ({"beta": -1.0}, {}, "beta -1.0 would spoil"),
@@ -61,6 +61,8 @@ def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_
         ({"truncated_importance_sampling": 2.0}, {}, "truncated_importance_sampling without precalculate_logprobs"),
     ],
 )
-def test_what_this_service_would_not_do_is_refused(asked: dict[str, Any], config: dict[str, Any], named: str) -> None:
-    with pytest.raises(RejectedError, match=named):
-        settings(config, **asked)
+def test_what_this_service_would_not_do_is_refused(
+    dev_config: dict[str, Any], config: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(RejectedError, match=refusal):
+        settings(config, **dev_config)

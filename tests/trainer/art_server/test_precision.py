@@ -113,9 +113,9 @@ def test_steps_too_small_for_bfloat16_add_up(base_model: Path) -> None:
     learner.start_from(0, base_model)
     before = {name: master.detach().clone() for name, master in learner.masters.named.items()}
     learner.step(three_answers(), TrainConfig(learning_rate=1e-6))
-    moved = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
-    assert max(map(float, moved)) < 2e-6
-    assert sum(float(one) > 0 for one in moved) > len(moved) / 2
+    largest_moves = [(master.detach() - before[name]).abs().max() for name, master in learner.masters.named.items()]
+    assert max(map(float, largest_moves)) < 2e-6
+    assert sum(float(move) > 0 for move in largest_moves) > len(largest_moves) / 2
 
 
 class Reductions(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -45,8 +45,8 @@ def expected_logprobs(base_model: Path, prompt: list[int], answer: Generation) -
 
 def assert_right(base_model: Path, prompts: list[list[int]], answers: list[Generation]) -> None:
     for prompt, answer in zip(prompts, answers, strict=True):
-        found = torch.tensor(answer.logprobs)
-        assert torch.allclose(found, expected_logprobs(base_model, prompt, answer), atol=1e-4)
+        sampled_logprobs = torch.tensor(answer.logprobs)
+        assert torch.allclose(sampled_logprobs, expected_logprobs(base_model, prompt, answer), atol=1e-4)
 
 
 def test_a_group_and_its_neighbours_read_their_common_beginning_once(sampler: Sampler, base_model: Path) -> None:
@@ -63,8 +63,8 @@ def test_requests_for_one_prompt_that_come_together_read_it_once(sampler: Sample
     assert_right(base_model, prompts, answers)
     assert answers[0].token_ids == answers[1].token_ids == answers[2].token_ids
     assert sampler.reused_tokens == 2 * len(prompts[0])
-    again = ask(sampler, *prompts)
-    assert [one.token_ids for one in again] == [answer.token_ids for answer in answers]
+    later_answers = ask(sampler, *prompts)
+    assert [answer.token_ids for answer in later_answers] == [answer.token_ids for answer in answers]
 
 
 def test_an_episodes_next_turn_goes_on_from_the_last(sampler: Sampler, base_model: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_prompt_as_long_as_the_context_beside_a_short_one(sampler: Sampler, ba
     assert_right(base_model, prompts, ask(sampler, *prompts))
 
 
-def same_beginning(one: list[int], other: list[int]) -> int:
-    return max(n for n in range(min(len(one), len(other)) + 1) if one[:n] == other[:n])
+def same_beginning(content: list[int], other_content: list[int]) -> int:
+    return max(n for n in range(min(len(content), len(other_content)) + 1) if content[:n] == other_content[:n])
 
 
 tokens = st.lists(st.integers(0, 1), min_size=1, max_size=60)
@@ -109,24 +109,24 @@ tokens = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), tokens), max_size=12), tokens, st.integers(0, 1))
 def test_what_is_found_is_held_and_as_long_as_any(
-    held: list[tuple[int, int, list[int]]], wanted: list[int], version: int
+    changes: list[tuple[int, int, list[int]]], prompt: list[int], version: int
 ) -> None:
     index, rows = PrefixIndex(), dict[int, tuple[int, list[int]]]()
-    for row, of_version, content in held:
+    for row, of_version, content in changes:
         if len(content) % 7 == 0:
             index.forget(row)
             rows.pop(row, None)
         else:
             index.hold(row, of_version, content)
             rows[row] = (of_version, content)
-    found = index.find(version, wanted)
+    shared = index.find(version, prompt)
     same = [content for of_version, content in rows.values() if of_version == version]
-    blocks = [same_beginning(content, wanted) // BLOCK_TOKENS for content in same]
-    if found == Shared():
-        assert max(blocks, default=0) == 0 or len(wanted) == BLOCK_TOKENS
+    blocks = [same_beginning(content, prompt) // BLOCK_TOKENS for content in same]
+    if shared == Shared():
+        assert max(blocks, default=0) == 0 or len(prompt) == BLOCK_TOKENS
     else:
-        of_version, content = rows[found.row]
+        of_version, content = rows[shared.row]
         assert of_version == version
-        assert content[: found.tokens] == wanted[: found.tokens]
-        assert found.tokens < len(wanted)
-        assert (found.tokens + 1) // BLOCK_TOKENS >= max(blocks)
+        assert content[: shared.tokens] == prompt[: shared.tokens]
+        assert shared.tokens < len(prompt)
+        assert (shared.tokens + 1) // BLOCK_TOKENS >= max(blocks)

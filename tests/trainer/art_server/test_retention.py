@@ -89,5 +89,5 @@ def test_a_crash_between_rename_and_removal_is_cleaned_up(tmp_path: Path) -> Non
 def test_both_services_of_a_model_keep_the_same_by_default_and_by_the_same_settings(changes: dict[str, Any]) -> None:
     server = Settings.model_validate({"art_server": changes}).art_server_settings(Path("base"))
     local = ArtLocalBackend(type="art-local", base_model=Path("base"), directory=Path("art"), **changes)
-    kept = Retention(20, 50) if not changes else Retention(None, 3)
-    assert server.retention == local_service_settings("agent", local).retention == kept
+    retention = Retention(20, 50) if not changes else Retention(None, 3)
+    assert server.retention == local_service_settings("agent", local).retention == retention

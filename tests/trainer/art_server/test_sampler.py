@@ -25,10 +25,10 @@ PROMPT = [5, 60, 70, 80, 90]
 @pytest.fixture
 def sampler(base_model: Path, tokenizer: Any) -> Iterator[Sampler]:
     model, config = load_model(base_model)
-    one = Sampler(config, tokenizer, max_rows=8, keep_versions=2)
-    one.load(0, model)
-    yield one
-    one.close()
+    loaded_sampler = Sampler(config, tokenizer, max_rows=8, keep_versions=2)
+    loaded_sampler.load(0, model)
+    yield loaded_sampler
+    loaded_sampler.close()
 
 
 def ask(sampler: Sampler, prompt: list[int] = PROMPT, version: int = 0, **changed: Any) -> Any:
@@ -69,12 +69,12 @@ def test_reported_logprobs_are_those_of_a_full_pass(sampler: Sampler, base_model
 
 def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(sampler: Sampler) -> None:
     alone = ask(sampler, seed=11)
-    crowd = [
+    other_futures = [
         sampler.submit([9] * (3 + 2 * i), SamplingParameters(max_tokens=3 + i, seed=i, ignore_eos=True), 0)
         for i in range(20)
     ]
     among_others = ask(sampler, seed=11)
-    assert [len(one.result(timeout=120).token_ids) for one in crowd] == [3 + i for i in range(20)]
+    assert [len(future.result(timeout=120).token_ids) for future in other_futures] == [3 + i for i in range(20)]
     assert among_others.token_ids == alone.token_ids
     assert among_others.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 

@@ -85,14 +85,16 @@ def test_digits_are_tokens_of_their_own_and_the_turn_ends_with_its_mark(smollm2:
 
 
 def test_its_chat_is_its_own_and_tools_are_shown(tokenizer: Any) -> None:
-    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.decode(render_chat(tokenizer, QUESTION, None)) == DEFAULT + asked
+    question_text = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(render_chat(tokenizer, QUESTION, None)) == DEFAULT + question_text
     system = {"role": "system", "content": "Be brief."}
-    opened = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], None))
-    assert opened == "<|im_start|>system\nBe brief.<|im_end|>\n" + asked
+    chat_with_system = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], None))
+    assert chat_with_system == "<|im_start|>system\nBe brief.<|im_end|>\n" + question_text
     tool = {"type": "function", "function": {"name": "stock", "parameters": {"type": "object"}}}
-    shown = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], [tool]))
-    assert shown.startswith("<|im_start|>system\nBe brief.\nTo call one of these functions, answer with <tool_call>")
-    assert '<tools>\n{"name": "stock", "parameters": {"type": "object"}}\n</tools><|im_end|>\n' in shown
-    assert shown.endswith(asked)
+    chat_with_tools = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], [tool]))
+    assert chat_with_tools.startswith(
+        "<|im_start|>system\nBe brief.\nTo call one of these functions, answer with <tool_call>"
+    )
+    assert '<tools>\n{"name": "stock", "parameters": {"type": "object"}}\n</tools><|im_end|>\n' in chat_with_tools
+    assert chat_with_tools.endswith(question_text)
     assert renders_tools(tokenizer)

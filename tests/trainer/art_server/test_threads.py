@@ -64,9 +64,9 @@ async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(
 ) -> None:
     monkeypatch.setattr(threads, "LEAST_WIDTH", 1)
     monkeypatch.setattr(torch_service, "count_cores", lambda: 5)
-    one = Counting(ServiceSettings("agent", base_model, tmp_path))
-    assert one.sampler.threads == 5
-    await one.update(three_answers(), plan())
-    assert one.counted == (3, 2)
-    assert one.sampler.threads == 5
-    one.close()
+    service = Counting(ServiceSettings("agent", base_model, tmp_path))
+    assert service.sampler.threads == 5
+    await service.update(three_answers(), plan())
+    assert service.counted == (3, 2)
+    assert service.sampler.threads == 5
+    service.close()

@@ -73,7 +73,8 @@ def test_arguments_are_objects_for_the_template_and_stay_text_where_they_are_non
             "tool_calls": [{"function": {"name": "f", "arguments": arguments}}],
         }
 
-    given_ = [message('{"a": 1}'), message("{broken"), message(""), {"role": "user", "content": "x"}]
-    found = with_parsed_arguments(given_)
-    assert [one["tool_calls"][0]["function"]["arguments"] for one in found[:3]] == [{"a": 1}, "{broken", {}]
-    assert found[3] == given_[3]
+    messages = [message('{"a": 1}'), message("{broken"), message(""), {"role": "user", "content": "x"}]
+    parsed_messages = with_parsed_arguments(messages)
+    parsed_arguments = [call_message["tool_calls"][0]["function"]["arguments"] for call_message in parsed_messages[:3]]
+    assert parsed_arguments == [{"a": 1}, "{broken", {}]
+    assert parsed_messages[3] == messages[3]

@@ -115,13 +115,13 @@ def test_no_logits_are_kept_for_the_backward_pass() -> None:
     model = build_model(SMALL)
     initialize(model, seed=1)
     (batch,) = micro_batches(grow_trees(sequences_of([([5, 6, 7], [[8, 9, 10], [11, 12]])])))
-    kept: list[tuple[int, ...]] = []
+    saved_shapes: list[tuple[int, ...]] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tuple(tensor.shape))
+        saved_shapes.append(tuple(tensor.shape))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         score(model, batch, entropy_gradient=True)
-    assert kept
-    assert [shape for shape in kept if shape[-1:] == (SMALL.vocabulary,)] == []
+    assert saved_shapes
+    assert [shape for shape in saved_shapes if shape[-1:] == (SMALL.vocabulary,)] == []

@@ -164,7 +164,7 @@ async def test_an_address_that_sends_elsewhere_is_not_followed() -> None:
 async def test_what_a_newer_server_says_besides_is_not_heard() -> None:
     server = Answers((200, {"head": 2, "serving": 1, "known": [VERSION | {"colour": "red"}], "queue": 3}))
     async with server.client() as client:
-        assert [each.version for each in (await client.versions()).known] == [2]
+        assert [version.version for version in (await client.versions()).known] == [2]
         server.answers = [(200, to_json(await MemoryBackend().capabilities()) | {"paints": True})]
         assert (await client.capabilities()).model == "agent"
         server.answers = [(200, STATUS | {"colour": "red"})]
@@ -188,14 +188,16 @@ async def test_a_server_that_forgot_a_running_batch_was_restarted_and_gets_it_ag
             await client.wait("b")
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_a_result_that_comes_with_the_status_is_not_asked_for_again(told: bool) -> None:
+@pytest.mark.parametrize("with_result", [True, False])
+async def test_a_result_that_comes_with_the_status_is_not_asked_for_again(with_result: bool) -> None:
     result = to_json(TrainResult("b", 0, 1, "completed", ("t",), {}, {"loss": 0.5}, "0001"))
     completed = STATUS | {"state": "completed"}
-    server = Answers((200, STATUS), (200, completed | ({"result": result} if told else {})), (200, {"result": result}))
+    server = Answers(
+        (200, STATUS), (200, completed | ({"result": result} if with_result else {})), (200, {"result": result})
+    )
     async with server.client() as client:
         assert (await client.wait("b")).version == 1
-    assert len(server.asked) == (2 if told else 3)
+    assert len(server.asked) == (2 if with_result else 3)
 
 
 @pytest.mark.parametrize(("retriable", "kind"), [(True, UnavailableError), (False, RejectedError)])

@@ -43,11 +43,14 @@ def read(*groups: list[dict[str, Any]]) -> Any:
 
 def test_recorded_ids_are_taken_as_they_are_and_nothing_is_rendered() -> None:
     call = read([trajectory(USER, choice(7, 8, shown=[1, 2]), USER, choice(9, shown=[1, 2, 7, 8, 3]))])
-    (one,) = call.trajectories
+    (train_trajectory,) = call.trajectories
     assert call.rendered_prompts == 0
-    assert [decode_token_ids(turn.prompt_token_ids).tolist() for turn in one.turns] == [[1, 2], [1, 2, 7, 8, 3]]
-    assert [decode_token_ids(turn.completion_token_ids).tolist() for turn in one.turns] == [[7, 8], [9]]
-    assert decode_logprobs(one.turns[0].logprobs).tolist() == [-0.5, -0.5]
+    assert [decode_token_ids(turn.prompt_token_ids).tolist() for turn in train_trajectory.turns] == [
+        [1, 2],
+        [1, 2, 7, 8, 3],
+    ]
+    assert [decode_token_ids(turn.completion_token_ids).tolist() for turn in train_trajectory.turns] == [[7, 8], [9]]
+    assert decode_logprobs(train_trajectory.turns[0].logprobs).tolist() == [-0.5, -0.5]
 
 
 def test_a_prompt_that_was_not_recorded_is_rendered_from_all_before_it_and_counted() -> None:
@@ -114,14 +117,14 @@ def test_tokens_that_do_not_fit_refuse_the_call(wrong: dict[str, Any]) -> None:
 
 def test_an_overlong_trajectory_leaves_before_the_mean_of_its_group_is_taken() -> None:
     long = trajectory(choice(7, shown=list(range(1, 17))), reward=9.0)
-    found = trainable(read([trajectory(choice(7, shown=[1]), reward=float(r)) for r in (0, 1)] + [long]), LIMITS)
-    assert [trajectory.trajectory_id for trajectory in found.trajectories] == ["0-0", "0-1"]
-    assert found.dropped == {"overlong": 1}
+    split = trainable(read([trajectory(choice(7, shown=[1]), reward=float(r)) for r in (0, 1)] + [long]), LIMITS)
+    assert [trajectory.trajectory_id for trajectory in split.trajectories] == ["0-0", "0-1"]
+    assert split.dropped == {"overlong": 1}
 
 
 def test_a_group_that_differs_by_rounding_only_is_left_out() -> None:
-    flat = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (1e6 / 3, 1e6 / 3 + 1e-9, 1e6 / 3)]
-    told = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (0.0, 1.0)]
-    found = trainable(read(flat, told), LIMITS)
-    assert [trajectory.trajectory_id for trajectory in found.trajectories] == ["1-0", "1-1"]
-    assert found.dropped == {"no_signal": 3}
+    flat_group = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (1e6 / 3, 1e6 / 3 + 1e-9, 1e6 / 3)]
+    group_with_signal = [trajectory(choice(7, shown=[1]), reward=reward) for reward in (0.0, 1.0)]
+    split = trainable(read(flat_group, group_with_signal), LIMITS)
+    assert [trajectory.trajectory_id for trajectory in split.trajectories] == ["1-0", "1-1"]
+    assert split.dropped == {"no_signal": 3}

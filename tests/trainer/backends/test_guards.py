@@ -80,8 +80,8 @@ def test_the_losers_of_a_group_train_when_its_winner_was_dropped() -> None:
 
 def test_where_art_computes_advantages_equal_rewards_have_no_signal() -> None:
     members = [trajectory(str(i), 0.1, advantage=0.5) for i in range(3)]
-    asked = replace(request(*members), config=TrainConfig(advantages="art"))
-    assert len(admit(asked, LIMITS).dropped) == 3
+    train_request = replace(request(*members), config=TrainConfig(advantages="art"))
+    assert len(admit(train_request, LIMITS).dropped) == 3
 
 
 def test_a_singleton_trains_on_the_advantage_it_was_given() -> None:
@@ -96,7 +96,7 @@ def test_a_member_with_zero_advantage_stays_in_a_group_with_signal() -> None:
 
 def test_a_processed_temperature_trains_but_not_where_art_computes_advantages() -> None:
     warm = turn(temperature=0.7, logprob_mode="processed")
-    asked = request(trajectory("a", 1.0, warm), trajectory("b", 0.0, warm))
-    assert len(admit(asked, LIMITS).trajectories) == 2
-    by_art = replace(asked, config=TrainConfig(advantages="art"))
+    train_request = request(trajectory("a", 1.0, warm), trajectory("b", 0.0, warm))
+    assert len(admit(train_request, LIMITS).trajectories) == 2
+    by_art = replace(train_request, config=TrainConfig(advantages="art"))
     assert set(admit(by_art, LIMITS).dropped.values()) == {"temperature"}

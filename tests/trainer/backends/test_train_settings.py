@@ -10,7 +10,7 @@ from rollbus.trainer.backends.protocol import TrainConfig
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "refusal"),
     [
         ({"aggregation": "constant"}, "needs aggregation_tokens"),
         ({"advantages": "art", "aggregation": "prompt_mean"}, "weighs every trajectory alike"),
@@ -24,9 +24,9 @@ from rollbus.trainer.backends.protocol import TrainConfig
         ({"advantages": "art", "advantage_scale": "batch_std"}, "ART scales its own"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        TrainConfig(**given)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValidationError, match=refusal):
+        TrainConfig(**settings)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean"])

@@ -33,8 +33,8 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
 def test_k3_is_never_negative_and_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
     distances = torch.logspace(-30, 1, 10_000, dtype=torch.float64).to(dtype)
     for difference in (distances, -distances):
-        found = grpo.kl_k3(torch.zeros_like(difference), difference)
-        assert bool((found >= 0).all())
+        kl_N = grpo.kl_k3(torch.zeros_like(difference), difference)
+        assert bool((kl_N >= 0).all())
     same, near = grpo.kl_k3(torch.zeros(2, dtype=dtype), torch.tensor([0.0, 1e-3], dtype=dtype)).tolist()
     assert same == 0
     assert near == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)

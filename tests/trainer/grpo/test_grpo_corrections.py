@@ -87,15 +87,15 @@ def test_sequences_of_one_token_make_both_levels_equal(batch: TokenBatch, loss: 
     level = TrainConfig(loss=loss, ratio_level="sequence")
     assert close(gradient(alone, level), gradient(alone, TrainConfig(loss=loss)))
     for correction in ("truncate", "mask"):
-        one, other = (
+        sequence_config, token_config = (
             level.model_copy(update={"importance_correction": f"{kind}_{correction}"}) for kind in ("sequence", "token")
         )
-        assert close(gradient(alone, one), gradient(alone, other))
+        assert close(gradient(alone, sequence_config), gradient(alone, token_config))
 
 
 @given(token_batches(), st.sampled_from(["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]))
 def test_an_importance_weight_is_the_behaviours_ratio_within_its_cap(batch: TokenBatch, correction: Any) -> None:
-    found = grpo.importance_weights(
+    importance = grpo.importance_weights(
         batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, correction=correction, cap=2.0
     )
     difference = (batch.current_N - batch.behaviour_N).detach()
@@ -104,24 +104,24 @@ def test_an_importance_weight_is_the_behaviours_ratio_within_its_cap(batch: Toke
         exact = math.exp(float(difference[same].sum() if correction.startswith("sequence") else difference[index]))
         exact = min(max(exact, math.exp(-20)), math.exp(20))
         expected = exact if exact <= 2 else (2.0 if correction.endswith("truncate") else 0.0)
-        assert float(found.weights_N[index]) == pytest.approx(expected, rel=1e-9)
-        assert bool(found.held_N[index]) == (exact > 2)
-    assert not found.weights_N.requires_grad
+        assert float(importance.weights_N[index]) == pytest.approx(expected, rel=1e-9)
+        assert bool(importance.held_N[index]) == (exact > 2)
+    assert not importance.weights_N.requires_grad
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "kept"),
+    ("ratio", "advantage", "is_kept"),
     [(1.4, 1.0, True), (2.5, 1.0, False), (2.5, -1.0, True), (0.7, -1.0, True), (0.3, -1.0, False), (0.3, 1.0, True)],
 )
 def test_dppo_leaves_out_what_has_moved_too_far_the_way_it_is_pushed(
-    ratio: float, advantage: float, kept: bool
+    ratio: float, advantage: float, is_kept: bool
 ) -> None:
     """The current probability is e^-1 = 0.37, so the ratio tells how far it has moved."""
     batch, settings = one_sequence(ratio, advantage=advantage), TrainConfig(loss="dppo", probability_delta=0.2)
     moved = math.exp(-1) - math.exp(-1) / ratio
-    assert (moved > 0.2 if advantage > 0 else moved < -0.2) != kept
-    assert float(gradient(batch, settings)) == pytest.approx(-ratio * advantage if kept else 0.0)
-    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == (not kept)
+    assert (moved > 0.2 if advantage > 0 else moved < -0.2) != is_kept
+    assert float(gradient(batch, settings)) == pytest.approx(-ratio * advantage if is_kept else 0.0)
+    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == (not is_kept)
 
 
 def test_the_ratio_of_a_sequence_worked_by_hand() -> None:
@@ -181,11 +181,11 @@ def test_autograd_agrees_with_finite_differences(loss: Any, level: Any, correcti
     assert torch.autograd.gradcheck(value, (current.clone().requires_grad_(),))
 
 
-@pytest.mark.parametrize(("advantage", "kept"), [(0.1, [True, True]), (-0.1, [False, False])])
+@pytest.mark.parametrize(("advantage", "tokens_are_kept"), [(0.1, [True, True]), (-0.1, [False, False])])
 def test_a_stale_sequence_is_judged_whole_whatever_a_penalty_makes_of_its_tokens(
-    advantage: float, kept: list[bool]
+    advantage: float, tokens_are_kept: list[bool]
 ) -> None:
     """A penalty in the advantages may give tokens of one sequence either sign."""
     batch = one_sequence(0.3, 0.3, advantage=advantage)
     batch = replace(batch, advantages_N=torch.tensor([-0.2, 0.4], dtype=torch.float64), judged_N=batch.advantages_N)
-    assert (gradient(batch, TrainConfig(off_policy_mask_threshold=0.5)) != 0).tolist() == kept
+    assert (gradient(batch, TrainConfig(off_policy_mask_threshold=0.5)) != 0).tolist() == tokens_are_kept

@@ -88,5 +88,5 @@ def test_dro_worked_by_hand() -> None:
 @given(st.floats(0.05, 20), st.sampled_from([-1.0, 1.0]))
 def test_importance_sampling_is_ppo_without_bounds(ratio: float, advantage: float) -> None:
     batch = one_sequence(ratio, advantage=advantage)
-    found = float(gradient(batch, TrainConfig(loss="importance_sampling")))
-    assert found == pytest.approx(-ratio * advantage, rel=1e-6)
+    token_gradient = float(gradient(batch, TrainConfig(loss="importance_sampling")))
+    assert token_gradient == pytest.approx(-ratio * advantage, rel=1e-6)

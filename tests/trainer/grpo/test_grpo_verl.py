@@ -61,10 +61,10 @@ def test_every_case_of_verl_is_compared() -> None:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_importance_weights_are_verls(name: str) -> None:
     batch = tokens()
-    found = grpo.importance_weights(
+    weights_N = grpo.importance_weights(
         batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, **WEIGHTS[name]
     ).weights_N
-    torch.testing.assert_close(found, flat(VERL["weights"][name]), rtol=1e-12, atol=0)
+    torch.testing.assert_close(weights_N, flat(VERL["weights"][name]), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -107,8 +107,8 @@ def test_what_is_masked_is_counted() -> None:
     settings = TrainConfig(sequence_mask="k3", sequence_mask_bounds=(0.0, 0.2))
     leaf = replace(batch, current_N=batch.current_N.clone().requires_grad_())
     report = grpo.metrics(grpo.combine([grpo.policy_loss(leaf, settings, global_tokens=len(batch.mask_N))]))
-    kept = float(flat(VERL["masks"]["k3"]).mean())
-    assert report["sequence_mask_fraction"] == pytest.approx(1 - kept)
+    kept_fraction = float(flat(VERL["masks"]["k3"]).mean())
+    assert report["sequence_mask_fraction"] == pytest.approx(1 - kept_fraction)
 
 
 def test_advantages_by_unbiased_deviation_are_verls_but_for_the_floor() -> None:

@@ -43,8 +43,8 @@ def gradient(batch: TokenBatch, settings: TrainConfig, tokens: float | None = No
     leaf = batch.current_N.detach().clone().requires_grad_()
     count = float(batch.mask_N.sum()) if tokens is None else tokens
     loss = grpo.policy_loss(replace(batch, current_N=leaf), settings, global_tokens=count).loss
-    (found,) = torch.autograd.grad(loss, leaf)
-    return found
+    (gradient_N,) = torch.autograd.grad(loss, leaf)
+    return gradient_N
 
 
 def close(first: Tensor, second: Tensor) -> bool:
@@ -76,7 +76,7 @@ def one_sequence(*ratios: float, advantage: float = 1.0) -> TokenBatch:
 
 def token_weights(aggregation: Aggregation, trajectory_N: Tensor, group_N: Tensor) -> Tensor:
     """`grpo.token_weight` of all tokens of a step, brought to mean 1."""
-    counts = (torch.bincount(each)[each].tolist() for each in (trajectory_N, group_N))
+    counts = (torch.bincount(ids_N)[ids_N].tolist() for ids_N in (trajectory_N, group_N))
     weights = [
         grpo.token_weight(aggregation, trajectory_tokens=trajectory, group_tokens=group)
         for trajectory, group in zip(*counts, strict=True)

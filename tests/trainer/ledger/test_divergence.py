@@ -84,10 +84,10 @@ def test_what_is_not_reported_or_not_limited_is_not_watched() -> None:
 
 @given(st.lists(st.sampled_from(["pause", "resume", "end_window"]), max_size=8))
 def test_the_newest_pause_or_resume_decides(commands: list[Any]) -> None:
-    found = find_pause([make_command(command, key=str(index)) for index, command in enumerate(commands)])
+    pause = find_pause([make_command(command, key=str(index)) for index, command in enumerate(commands)])
     relevant = [(index, command) for index, command in enumerate(commands) if command != "end_window"]
     expected = str(relevant[-1][0]) if relevant and relevant[-1][1] == "pause" else None
-    assert (found.command_id if found else None) == expected
+    assert (pause.command_id if pause else None) == expected
 
 
 def raised_at(steps: range, between: BetweenSteps) -> list[int]:

@@ -86,7 +86,7 @@ class World:
 
     def stored(self, name: str, rewards: Sequence[float]) -> Group:
         """A group with its payload in this log."""
-        return stored_group(lambda each: self.broker.append(TRAJECTORIES, each), name, rewards)
+        return stored_group(lambda payload: self.broker.append(TRAJECTORIES, payload), name, rewards)
 
     def trainer(self, *, log: Any = None, backend: Any = None, **settings: Any) -> Trainer:
         """A trainer process's worth of state, on this world."""
@@ -123,8 +123,8 @@ def check_exactly_once(world: World, batches: Sequence[TrainingBatch]) -> None:
     steps = world.steps()
     assert [step.step for step in steps] == list(range(1, len(batches) + 1))
     assert [step.batch_hash for step in steps] == [batch.batch_hash for batch in batches]
-    trained = [each.trajectory_id for step in steps if isinstance(step, StepCompleted) for each in step.trained]
-    dropped = [each.trajectory_id for step in steps for each in step.dropped]
+    trained = [member.trajectory_id for step in steps if isinstance(step, StepCompleted) for member in step.trained]
+    dropped = [member.trajectory_id for step in steps for member in step.dropped]
     members = [member.trajectory_id for batch in batches for group in batch.groups for member in group.members]
     assert sorted(trained + dropped) == sorted(members)
     assert sorted(drop.unit_id for drop in world.records(DROPS)) == sorted(dropped)

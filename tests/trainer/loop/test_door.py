@@ -38,7 +38,7 @@ def check(
 
 def reasons(result: DoorResult) -> Mapping[str, str]:
     """Reason by trajectory."""
-    return {each.trajectory_id: each.reason for each in result.dropped}
+    return {member.trajectory_id: member.reason for member in result.dropped}
 
 
 def other(**fields: Any) -> Trajectory:
@@ -130,13 +130,15 @@ def test_a_member_is_refused_for_the_reason_that_holds(payload: Trajectory | Non
     payloads = [make_payload("g1-1"), *([payload] if payload else [])]
     result = check(make_group("g1"), payloads, excluded=["forgotten"])
     assert reasons(result) == ({} if reason is None else {"g1-0": reason})
-    assert [each.trajectory_id for each in result.admitted] == (["g1-1"] if reason else ["g1-0", "g1-1"])
+    assert [trajectory.trajectory_id for trajectory in result.admitted] == (["g1-1"] if reason else ["g1-0", "g1-1"])
 
 
 def test_a_group_that_loses_members_keeps_the_advantages_it_was_recorded_with() -> None:
     group = make_group("g1", (0.0, 1.0, 1.0))
     result = check(group, [make_payload("g1-1"), make_payload("g1-2")])
-    assert [each.advantage for each in result.admitted] == [member.advantage for member in group.members[1:]]
+    assert [trajectory.advantage for trajectory in result.admitted] == [
+        member.advantage for member in group.members[1:]
+    ]
 
 
 def test_a_group_of_which_no_member_has_an_advantage_left_is_dropped_whole() -> None:
@@ -181,10 +183,12 @@ def test_every_member_has_one_fate(rewards: list[float], lost: set[int], stale: 
         for index in range(len(rewards))
         if index not in lost
     ]
-    result = check(make_group("g1", rewards), payloads, excluded=[f"e-g1-{each}" for each in excluded], limit=2)
-    fates = [each.trajectory_id for each in result.admitted] + [each.trajectory_id for each in result.dropped]
+    result = check(make_group("g1", rewards), payloads, excluded=[f"e-g1-{number}" for number in excluded], limit=2)
+    fates = [trajectory.trajectory_id for trajectory in result.admitted] + [
+        member.trajectory_id for member in result.dropped
+    ]
     assert sorted(fates) == [f"g1-{index}" for index in range(len(rewards))]
-    assert all(isinstance(each, DroppedMember) for each in result.dropped)
+    assert all(isinstance(member, DroppedMember) for member in result.dropped)
 
 
 def test_a_turn_brings_the_temperature_that_its_logprobs_were_processed_with() -> None:
@@ -239,10 +243,13 @@ def test_no_source_ever_has_more_and_every_member_has_one_fate(users: list[list[
     groups, payloads = labelled(users)
     result = share(groups, payloads, most)
     names = {payload.trajectory_id: payload.labels.get("user", "") for payload in payloads}
-    trained = [names[each.trajectory_id] for each in result.admitted]
+    trained = [names[trajectory.trajectory_id] for trajectory in result.admitted]
     assert all(trained.count(user) <= most * len(trained) for user in set(trained))
-    kept, gone = ([each.trajectory_id for each in result.admitted], [each.trajectory_id for each in result.dropped])
-    assert sorted(kept + gone) == sorted(names)
+    trained_ids, dropped_ids = (
+        [trajectory.trajectory_id for trajectory in result.admitted],
+        [member.trajectory_id for member in result.dropped],
+    )
+    assert sorted(trained_ids + dropped_ids) == sorted(names)
     if most == 1.0:
         assert result.dropped == ()
 

@@ -72,10 +72,13 @@ async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was
     await world.train(2)
     step = world.steps()[1]
     assert isinstance(step, StepCompleted)
-    assert [(each.trajectory_id, each.lag, each.sampled_tokens) for each in step.trained] == [
+    assert [(member.trajectory_id, member.lag, member.sampled_tokens) for member in step.trained] == [
         (f"b1g0-{index}", 1, 3) for index in range(3)
     ]
-    assert {each.trajectory_id: each.reason for each in step.dropped} == {"b1g1-0": "no_signal", "b1g1-1": "no_signal"}
+    assert {member.trajectory_id: member.reason for member in step.dropped} == {
+        "b1g1-0": "no_signal",
+        "b1g1-1": "no_signal",
+    }
     assert step.metrics["lag_max"] == 1
     assert step.metrics["lag_1"] == 3
     assert step.metrics["trained"] == 3
@@ -101,7 +104,7 @@ async def test_trajectories_older_than_the_limit_are_dropped_as_stale() -> None:
     world = World()
     batches = await world.train(3, max_off_policy_steps=1)
     check_exactly_once(world, batches)
-    stale = [each.trajectory_id for each in world.steps()[2].dropped if each.reason == "stale"]
+    stale = [member.trajectory_id for member in world.steps()[2].dropped if member.reason == "stale"]
     assert len(stale) == 5
 
 
@@ -111,7 +114,9 @@ async def test_payload_that_retention_removed_is_a_counted_drop() -> None:
     world.broker.expire(batches[0].groups[0].members[1].location)
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
-    assert {each.trajectory_id for each in world.steps()[0].dropped if each.reason == "payload_lost"} == {"b0g0-1"}
+    assert {member.trajectory_id for member in world.steps()[0].dropped if member.reason == "payload_lost"} == {
+        "b0g0-1"
+    }
 
 
 async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_stops_the_run() -> None:
@@ -122,8 +127,8 @@ async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_sto
     world.add_batches(1)
     with pytest.raises(RunStoppedError, match=r"step 1 of run 'main' .*no room"):
         await world.trainer(retry_pauses_s=(1.0, 5.0, 25.0)).run(until_idle=True)
-    failed = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
-    assert [(each.step, each.attempt, each.final) for each in failed] == [
+    failures = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
+    assert [(failure.step, failure.attempt, failure.final) for failure in failures] == [
         (1, 1, False),
         (1, 2, False),
         (1, 3, False),
@@ -140,11 +145,11 @@ async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> Non
         await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0, 0)).run(until_idle=True)
     with pytest.raises(RunStoppedError):
         await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0,)).run(until_idle=True)
-    failed = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
-    assert [(each.step, each.attempt) for each in failed] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
+    failures = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)]
+    assert [(failure.step, failure.attempt) for failure in failures] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
     await world.trainer().run(until_idle=True)
-    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
-    assert [(each.step, each.attempt) for each in started] == [(1, 6)]
+    starts = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
+    assert [(start.step, start.attempt) for start in starts] == [(1, 6)]
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -163,7 +168,7 @@ async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_c
         return
     await trainer.run(until_idle=True)
     check_exactly_once(world, batches)
-    assert {each.reason for each in world.steps()[0].dropped} == {"rejected_by_backend", "no_signal"}
+    assert {member.reason for member in world.steps()[0].dropped} == {"rejected_by_backend", "no_signal"}
 
 
 async def test_a_run_that_trains_nothing_for_several_batches_stops_and_explains_the_reasons_that_occurred() -> None:

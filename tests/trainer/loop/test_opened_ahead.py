@@ -36,7 +36,7 @@ class Transactions(MemoryLog):
 
     async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
         written = await super().publish(publications, **options)
-        names = [type(each.record).__name__ for each in written if each.topic is TRAINING_STEPS]
+        names = [type(publication.record).__name__ for publication in written if publication.topic is TRAINING_STEPS]
         if names:
             self.seen.append(" ".join(names))
         return written
@@ -69,8 +69,8 @@ async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_
     batches = world.add_batches(3)
     assert await transactions(world) == ["StepStarted", *TOGETHER * 2, "StepCompleted"]
     check_exactly_once(world, batches)
-    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
-    assert [(each.step, each.attempt, each.base_version) for each in started] == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
+    starts = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
+    assert [(start.step, start.attempt, start.base_version) for start in starts] == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it(
     class Groups(MemoryLog):
         async def publish(self, publications: Any, **options: Any) -> Any:
             written = await super().publish(publications, **options)
-            groups.append({type(each.record).__name__ for each in written})
+            groups.append({type(publication.record).__name__ for publication in written})
             return written
 
     log = Groups(world.broker, run_id="main", model="agent")
@@ -185,8 +185,8 @@ async def test_an_attempt_that_fails_in_a_step_opened_ahead_is_tried_again_as_th
     assert [
         (record.step, record.attempt) for record in world.records(TRAINING_STEPS) if isinstance(record, StepFailed)
     ] == [(2, 1)]
-    started = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
-    assert [(each.step, each.attempt) for each in started] == [(1, 1), (2, 1), (2, 2), (3, 1)]
+    starts = [record for record in world.records(TRAINING_STEPS) if isinstance(record, StepStarted)]
+    assert [(start.step, start.attempt) for start in starts] == [(1, 1), (2, 1), (2, 2), (3, 1)]
 
 
 async def test_a_trainer_fenced_meanwhile_neither_closes_nor_opens() -> None:

@@ -43,8 +43,8 @@ async def test_what_was_read_ahead_is_prepared_as_it_is_submitted_afterwards() -
     world = World(backend=backend)
     batches = await world.train(3)
     check_exactly_once(world, batches)
-    assert [each.base_version for each in backend.submitted] == [0, 1, 2]
-    expected = [replace(each, base_version=each.base_version - 1) for each in backend.submitted[1:]]
+    assert [request.base_version for request in backend.submitted] == [0, 1, 2]
+    expected = [replace(request, base_version=request.base_version - 1) for request in backend.submitted[1:]]
     assert backend.prepared == expected
 
 
@@ -125,11 +125,11 @@ class Server:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[ArtClient]:
-        one = ArtClient(self.url)
+        art_client = ArtClient(self.url)
         try:
-            yield one
+            yield art_client
         finally:
-            await one.close()
+            await art_client.close()
 
     def submissions(self) -> list[str]:
         """How batches were submitted: whole, or by a word to begin what was sent before."""
@@ -156,14 +156,14 @@ async def serving(backend: MemoryBackend) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    async with serving(MemoryBackend()) as one:
-        yield one
+    async with serving(MemoryBackend()) as art_server:
+        yield art_server
 
 
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[ArtClient]:
-    async with server.client() as one:
-        yield one
+    async with server.client() as art_client:
+        yield art_client
 
 
 async def test_a_prepared_batch_is_begun_by_a_few_bytes_and_gone_then_and_another_submit_joins(
@@ -172,8 +172,8 @@ async def test_a_prepared_batch_is_begun_by_a_few_bytes_and_gone_then_and_anothe
     request = make_request(0)
     await client.prepare(replace(request, base_version=7))
     assert await client.submit(request) == request.batch_hash
-    (_, _, sent), (_, _, said) = server.asked
-    assert said < 100 < sent
+    (_, _, prepared_bytes), (_, _, submitted_bytes) = server.asked
+    assert submitted_bytes < 100 < prepared_bytes
     await client.submit(request)
     assert server.submissions() == [BEGUN, WHOLE]
     assert (await client.wait(request.batch_hash, 0.05)).base_version == 0
@@ -229,7 +229,7 @@ async def test_a_refusal_says_why_and_not_that_nothing_was_prepared(client: ArtC
 async def test_a_client_that_hangs_up_while_it_sends_is_no_failure_of_the_server(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (route,) = [each for each in control_routes(server.backend) if "PUT" in (each.methods or ())]  # type: ignore[arg-type]
+    (route,) = [route for route in control_routes(server.backend) if "PUT" in (route.methods or ())]  # type: ignore[arg-type]
     messages: list[Any] = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
     scope = {"type": "http", "method": "PUT", "path": wire.PREPARED, "headers": [], "query_string": b""}
 

@@ -98,9 +98,9 @@ async def test_a_batch_that_comes_while_it_looks_is_found_by_whoever_waits() -> 
         waiting = asyncio.create_task(log.next_batch(5.0))
         await asyncio.sleep(0.01)
         (batch,) = world.add_batches(1)
-        found = await waiting
-        assert found is not None
-        assert found.batch == batch
+        received_batch = await waiting
+        assert received_batch is not None
+        assert received_batch.batch == batch
 
 
 async def test_opened_again_it_goes_back_to_what_was_committed() -> None:
@@ -108,9 +108,9 @@ async def test_opened_again_it_goes_back_to_what_was_committed() -> None:
     batches = world.add_batches(1)
     async with reading(world) as (log, _):
         await log.open()
-        found = await log.next_batch(0.0)
-        assert found is not None
-        assert found.batch == batches[0]
+        received_batch = await log.next_batch(0.0)
+        assert received_batch is not None
+        assert received_batch.batch == batches[0]
 
 
 async def test_payload_that_cannot_be_read_ahead_is_read_when_it_is_needed() -> None:
@@ -136,6 +136,6 @@ async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused()
     world.broker.append(SCORES, make_score("b1g0-2", excluded=True))
     await running
     check_exactly_once(world, batches)
-    second = world.steps()[1]
-    assert isinstance(second, StepCompleted)
-    assert {each.trajectory_id for each in second.dropped if each.reason == "excluded"} == {"b1g0-2"}
+    second_step = world.steps()[1]
+    assert isinstance(second_step, StepCompleted)
+    assert {member.trajectory_id for member in second_step.dropped if member.reason == "excluded"} == {"b1g0-2"}

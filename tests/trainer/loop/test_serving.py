@@ -48,8 +48,10 @@ class Looking(MemoryLog):
 
     async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
         serving = (await self.backend.versions()).serving
-        told = (publication.record for publication in publications if publication.topic is POLICY_VERSIONS)
-        self.served += [(each.version, serving) for each in told if isinstance(each, PolicyVersion) and each.step]
+        records = (publication.record for publication in publications if publication.topic is POLICY_VERSIONS)
+        self.served += [
+            (record.version, serving) for record in records if isinstance(record, PolicyVersion) and record.step
+        ]
         return await super().publish(publications, **options)
 
 

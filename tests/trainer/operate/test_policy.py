@@ -78,8 +78,8 @@ async def test_training_does_not_go_on_from_a_version_that_never_served_since_it
 async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
     world = World()
     await world.train(3)
-    for each in announced(make_version(2, 1, state="quarantined"), "main"):
-        world.broker.append(each.topic, each.record)
+    for publication in announced(make_version(2, 1, state="quarantined"), "main"):
+        world.broker.append(publication.topic, publication.record)
     before = world.records(POLICY_VERSIONS)
     with pytest.raises(ConfigurationError, match="version 2 of 'agent' was quarantined"):
         await rolled_back(world, 2)
@@ -268,8 +268,8 @@ class Forgetful(MemoryBackend):
     """Its retention has removed version 1."""
 
     async def versions(self) -> Versions:
-        known = await super().versions()
-        return replace(known, known=tuple(each for each in known.known if each.version != 1))
+        versions = await super().versions()
+        return replace(versions, known=tuple(version for version in versions.known if version.version != 1))
 
 
 async def test_a_backend_that_cannot_go_back_is_asked_before_anything_is_written() -> None:

@@ -38,13 +38,17 @@ def test_a_mean_has_the_interval_of_its_standard_error() -> None:
 
 def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_measured_again() -> None:
     samples = {"win_rate": [1.0, 0.0, 1.0], "turns": [3.0, 4.0, 5.0]}
-    one = build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=1, run_id="main", seed=7)
-    again = build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=2, run_id="main", seed=7)
-    assert one.evaluation_id == again.evaluation_id
-    assert one.episodes == 3
-    assert set(one.metrics) == {"win_rate", "win_rate_low", "win_rate_high", "turns", "turns_low", "turns_high"}
-    assert evaluation_key(one) == "main"
-    assert decode(encode(one)) == one
+    evaluation = build_evaluation(
+        samples, model="agent", policy_version=3, name="held-out", now_ms=1, run_id="main", seed=7
+    )
+    later_evaluation = build_evaluation(
+        samples, model="agent", policy_version=3, name="held-out", now_ms=2, run_id="main", seed=7
+    )
+    assert evaluation.evaluation_id == later_evaluation.evaluation_id
+    assert evaluation.episodes == 3
+    assert set(evaluation.metrics) == {"win_rate", "win_rate_low", "win_rate_high", "turns", "turns_low", "turns_high"}
+    assert evaluation_key(evaluation) == "main"
+    assert decode(encode(evaluation)) == evaluation
 
 
 def test_a_metric_that_would_stand_for_a_bound_of_another_is_refused() -> None:

@@ -165,8 +165,8 @@ async def test_a_plain_function_that_hangs_does_not_keep_the_process_from_ending
 )
 async def test_metrics_that_do_not_fit_together_are_refused(answers: Sequence[Any], message: str) -> None:
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
-        found: Metrics = answers[task.index]
-        return found
+        metrics: Metrics = answers[task.index]
+        return metrics
 
     with pytest.raises(InvalidRecordError, match=message) as caught:
         await play(agent, episodes=2)

@@ -24,16 +24,16 @@ def measured(version: int, value: float, name: str = "held out") -> Evaluation:
 
 def lineage() -> Lineage:
     """Version 0 serves; 1 to 3 are candidates, one upon the other."""
-    found = Lineage()
-    found.apply(make_version(0, state="serving"))
+    new_lineage = Lineage()
+    new_lineage.apply(make_version(0, state="serving"))
     for version in (1, 2, 3):
-        found.apply(make_version(version, parent=version - 1, state="candidate"))
-    return found
+        new_lineage.apply(make_version(version, parent=version - 1, state="candidate"))
+    return new_lineage
 
 
 def promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None:
-    found = find_promotion(evaluations, lineage(), rule)
-    return None if found is None else found.version
+    promotion = find_promotion(evaluations, lineage(), rule)
+    return None if promotion is None else promotion.version
 
 
 def test_the_newest_that_is_no_worse_is_promoted() -> None:
@@ -58,12 +58,12 @@ def test_measured_again_the_newest_record_counts() -> None:
 
 
 def test_certainty_is_not_had_from_one_episode() -> None:
-    one = [
+    evaluations = [
         build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="held out", now_ms=version)
         for version, value in ((0, 0.3), (1, 0.9))
     ]
-    assert promoted(*one) == 1
-    assert promoted(*one, rule=PromotionRule(evaluation="held out", metric="reward", certain=True)) is None
+    assert promoted(*evaluations) == 1
+    assert promoted(*evaluations, rule=PromotionRule(evaluation="held out", metric="reward", certain=True)) is None
 
 
 async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
@@ -90,12 +90,12 @@ class Meddled(MemoryLog):
         self._operator: Callable[[], Awaitable[None]] | None = operator
 
     async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
-        found = await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
+        received_batch = await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
         operator = self._operator
-        if found is None and operator is not None:
+        if received_batch is None and operator is not None:
             self._operator = None
             await operator()
-        return found
+        return received_batch
 
 
 async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat() -> None:

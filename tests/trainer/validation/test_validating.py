@@ -76,17 +76,17 @@ async def test_the_record_carries_intervals_the_seed_and_what_was_asked() -> Non
     world = World()
     world.add_batches(2)
     await trainer(world, validation()).run(until_idle=True)
-    found = world.records(EVALUATIONS)[-1]
-    assert isinstance(found, Evaluation)
-    assert (found.name, found.policy_version, found.run_id, found.episodes, found.seed) == (
+    evaluation = world.records(EVALUATIONS)[-1]
+    assert isinstance(evaluation, Evaluation)
+    assert (evaluation.name, evaluation.policy_version, evaluation.run_id, evaluation.episodes, evaluation.seed) == (
         "held-out",
         2,
         "main",
         10,
         5,
     )
-    assert found.set_hash == validation().set.content_hash
-    assert found.metrics["win_low"] < found.metrics["win"] == 0.2 < found.metrics["win_high"]
+    assert evaluation.set_hash == validation().set.content_hash
+    assert evaluation.metrics["win_low"] < evaluation.metrics["win"] == 0.2 < evaluation.metrics["win_high"]
 
 
 async def test_with_wait_no_step_starts_before_what_is_due_has_been_measured() -> None:
@@ -205,14 +205,18 @@ async def test_evaluations_are_written_between_steps_and_never_inside_one() -> N
     class Watched(MemoryLog):
         async def publish(self, publications: Any, **options: Any) -> Any:
             written = await publish(self, publications, **options)
-            order.extend(type(each.record).__name__ for each in written)
+            order.extend(type(publication.record).__name__ for publication in written)
             return written
 
     log = Watched(world.broker, run_id="main", model="agent")
     await trainer(world, validation(), log=log).run(until_idle=True)
     for index, name in enumerate(order):
         if name == Evaluation.__name__:
-            before = [each for each in order[:index] if each in ("StepStarted", StepCompleted.__name__)]
+            before = [
+                earlier_name
+                for earlier_name in order[:index]
+                if earlier_name in ("StepStarted", StepCompleted.__name__)
+            ]
             assert not before or before[-1] == StepCompleted.__name__
     assert order.count(Evaluation.__name__) == 2 * 3, "each for those who compare versions, and for delivery"
     assert len(world.records(TRAINING_STEPS)) == 8

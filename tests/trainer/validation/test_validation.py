@@ -50,23 +50,23 @@ def test_every_seed_fits_what_servers_take(seed: int, episodes: int) -> None:
 
 
 def test_a_set_is_named_by_all_that_is_asked() -> None:
-    one = ValidationSet("held-out", 4, 3, EXAMPLES)
+    validation_set = ValidationSet("held-out", 4, 3, EXAMPLES)
     others = [
         ValidationSet("held-out", 5, 3, EXAMPLES),
         ValidationSet("held-out", 4, 4, EXAMPLES),
         ValidationSet("held-out", 4, 3, EXAMPLES[:1]),
     ]
-    assert one.content_hash == ValidationSet("held-out", 4, 3, tuple(map(dict, EXAMPLES))).content_hash
-    assert one.content_hash not in {other.content_hash for other in others}
+    assert validation_set.content_hash == ValidationSet("held-out", 4, 3, tuple(map(dict, EXAMPLES))).content_hash
+    assert validation_set.content_hash not in {other.content_hash for other in others}
 
 
 def lineage(*, head: int, serving: int) -> Lineage:
     """Versions 0 to head, one upon the other."""
-    found = Lineage()
+    new_lineage = Lineage()
     for version in range(head + 1):
-        found.apply(make_version(version, version - 1 if version else None, state="candidate"))
-    found.apply(make_version(serving, serving - 1 if serving else None))
-    return found
+        new_lineage.apply(make_version(version, version - 1 if version else None, state="candidate"))
+    new_lineage.apply(make_version(serving, serving - 1 if serving else None))
+    return new_lineage
 
 
 def due(head: int, *measured: int, serving: int = 0, interval: int = 5) -> tuple[int, ...]:
@@ -96,12 +96,12 @@ def test_a_serving_version_is_measured_first_where_candidates_have_grown_upon_it
 
 
 def test_a_version_that_was_rolled_back_is_not_due() -> None:
-    found = lineage(head=10, serving=0)
+    lineage_after_rollback = lineage(head=10, serving=0)
     for version in range(6, 11):
-        found.apply(make_version(version, version - 1, state="rolled_back"))
-    assert due_versions(found, 5, {0}) == (5,)
-    found.apply(make_version(11, 5, state="candidate"))
-    assert due_versions(found, 5, {0, 5}) == ()
+        lineage_after_rollback.apply(make_version(version, version - 1, state="rolled_back"))
+    assert due_versions(lineage_after_rollback, 5, {0}) == (5,)
+    lineage_after_rollback.apply(make_version(11, 5, state="candidate"))
+    assert due_versions(lineage_after_rollback, 5, {0, 5}) == ()
 
 
 def test_nothing_is_due_before_there_is_a_version() -> None:

@@ -55,9 +55,9 @@ async def timed_poll(self, timeout_s):
         print("began", *began, 0, flush=True)
     return fetched
 
-async def timed_commit(self, offsets):
-    done = await commit(self, offsets)
-    committed.update(offsets)
+async def timed_commit(self, positions):
+    done = await commit(self, positions)
+    committed.update((place, position.committed.offset) for place, position in positions.items())
     print("committed", time.perf_counter(), time.process_time(), sum(committed.values()), flush=True)
     return done
 

@@ -125,7 +125,7 @@ class InfluenceCount:
     share: float = 0.0
     """Of the absolute advantage."""
     largest: float = 0.0
-    """Largest share of one episode in a step of eight groups or more."""
+    """Largest share of one episode in a step of eight groups with a signal or more."""
     trajectory: str = ""
     """Its trajectory."""
     step: int = 0

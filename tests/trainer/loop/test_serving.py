@@ -1,4 +1,4 @@
-"""Who makes a new version serve: the update itself where the backend takes that, else the trainer before it says so."""
+"""What makes a new version serve: the update where the backend takes that, else the trainer before it says so."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +67,7 @@ async def test_a_version_serves_before_the_log_says_so(heeds: bool) -> None:
     assert backend.promoted == [1, 2, 3], "each once"
 
 
-async def test_a_candidate_is_served_by_nobody() -> None:
+async def test_a_candidate_is_not_served() -> None:
     backend = Noting()
     world = World(backend=backend)
     await world.train(2, serve="after_evaluation")

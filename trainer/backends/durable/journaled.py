@@ -12,7 +12,9 @@ from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.durable.appending import append_line, whole_lines
+from rollbus.trainer.backends.durable.retention import expendable
 from rollbus.trainer.backends.jobs import JobBackend
+from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.wire import from_json, to_json
 
@@ -30,6 +32,23 @@ class Weights:
     versions: dict[int, tuple[int | None, str | None]] = field(default_factory=lambda: {0: (None, None)})
     head: int = 0
     serving: int = 0
+    retired: set[int] = field(default_factory=set)
+    """Versions whose weights retention has removed."""
+
+    def lineage(self, version: int) -> frozenset[int]:
+        """Return a version and all that it grew from."""
+        numbers: set[int] = set()
+        ancestor: int | None = version
+        while ancestor is not None:
+            numbers.add(ancestor)
+            ancestor = self.versions[ancestor][0]
+        return frozenset(numbers)
+
+    def find_expendable(self, retention: Retention, *, in_use: set[int]) -> tuple[int, ...]:
+        """Return the versions whose weights retention does not keep; head and serving version are always in use."""
+        numbers = [version for version in self.versions if version not in self.retired]
+        parents = {version: self.versions[version][0] for version in numbers}
+        return expendable(numbers, parents, retention, in_use={self.head, self.serving, *in_use})
 
 
 class JournaledBackend(JobBackend):
@@ -72,13 +91,9 @@ class JournaledBackend(JobBackend):
 
     def find_result(self, batch_hash: str) -> TrainResult | None:
         """Return the result, if its weights are still among the head's ancestors: a batch rolled back trains again."""
-        result = self.weights_tree.results.get(batch_hash)
-        version: int | None = self.weights_tree.head
-        while result is not None and version is not None:
-            if version == result.version:
-                return result
-            version = self.weights_tree.versions[version][0]
-        return None
+        tree = self.weights_tree
+        result = tree.results.get(batch_hash)
+        return result if result is not None and result.version in tree.lineage(tree.head) else None
 
     def check_request(self, request: TrainRequest) -> None:
         """Refuse a batch for another base, and numbers that are not finite."""
@@ -111,6 +126,8 @@ class JournaledBackend(JobBackend):
             case {"kind": "promoted", "version": int(version), "rollback": bool(rollback)}:
                 tree.serving = version
                 tree.head = version if rollback else tree.head
+            case {"kind": "retired", "version": int(version)}:
+                tree.retired.add(version)
             case {"kind": "trained", "result": dict(body), "digest": str(digest)}:
                 result = from_json(TrainResult, body)
                 tree.results[result.batch_hash] = result

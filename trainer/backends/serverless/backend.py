@@ -20,7 +20,7 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.trainer.backends.admission import Admitted, Limits, admit
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
-from rollbus.trainer.backends.durable.retention import BASE_VERSION, expendable
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.outcomes import completed, skipped
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
@@ -80,7 +80,6 @@ class ServerlessBackend(JournaledBackend):
         self._base: dict[str, object] | None = None
         self._base_step = 0
         """Of version 0 at the service."""
-        self._retired: set[int] = set()
         self._service_model: ServiceModel | None = None
         self._lock = FolderLock(directory)
         super().__init__(model, directory)
@@ -139,13 +138,13 @@ class ServerlessBackend(JournaledBackend):
         stored = tuple(
             WeightsVersion(version, parent, batch_hash, tree.checkpoints[version], loaded=version == tree.serving)
             for version, (parent, batch_hash) in sorted(tree.versions.items())
-            if version not in self._retired
+            if version not in tree.retired
         )
         return Versions(tree.head, tree.serving, stored)
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Name the version that serves: W&B's inference answers under all their names."""
-        if version in self._retired:
+        if version in self.weights_tree.retired:
             raise RejectedError(f"version {version} of {self._model!r} has no checkpoint; retention removed it")
         if rollback and version in self.weights_tree.versions and version != self.weights_tree.head:
             raise RejectedError(
@@ -194,12 +193,8 @@ class ServerlessBackend(JournaledBackend):
 
     def _admit(self, request: TrainRequest) -> Admitted:
         """Leave out what cannot be trained, and what ART would leave out."""
-        lineage: set[int] = set()
-        version: int | None = request.base_version
-        while version is not None:
-            lineage.add(version)
-            version = self.weights_tree.versions[version][0]
-        admitted = admit(request, Limits(self._max_tokens, TOKEN_IDS, frozenset(lineage)), temperatures=False)
+        lineage = self.weights_tree.lineage(request.base_version)
+        admitted = admit(request, Limits(self._max_tokens, TOKEN_IDS, lineage), temperatures=False)
         singles = find_singles(admitted.trajectories)
         members = tuple(member for member in admitted.trajectories if member.trajectory_id not in singles)
         return Admitted(members, admitted.dropped | dict.fromkeys(sorted(singles), str(DropReason.NO_SIGNAL)))
@@ -275,10 +270,7 @@ class ServerlessBackend(JournaledBackend):
 
     async def _retire(self, reference: int) -> None:
         """Delete what retention does not keep. A failure only costs W&B's storage."""
-        tree = self.weights_tree
-        numbers = [version for version in tree.versions if version not in self._retired]
-        parents = {version: tree.versions[version][0] for version in numbers}
-        steps = expendable(numbers, parents, self._retention, in_use={tree.head, tree.serving, reference})
+        steps = self.weights_tree.find_expendable(self._retention, in_use={reference})
         for version in steps:
             self._record({"kind": "retired", "version": version})
         if steps:
@@ -296,8 +288,6 @@ class ServerlessBackend(JournaledBackend):
                 self._sent_batch = SentBatch(step, from_json(TrainResult, draft))
             case {"kind": "job", "job_id": str(job_id)} if self._sent_batch is not None:
                 self._sent_batch = replace(self._sent_batch, job_id=job_id)
-            case {"kind": "retired", "version": int(version)}:
-                self._retired.add(version)
             case {"kind": "trained" | "not_trained"}:
                 self._sent_batch = None
         super()._apply(entry)

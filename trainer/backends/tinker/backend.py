@@ -21,7 +21,7 @@ from rollbus.trainer.backends.admission import Admitted, Limits, admit
 from rollbus.trainer.backends.distillation import PlaceHint, distilled, place_hints
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
-from rollbus.trainer.backends.durable.retention import BASE_VERSION, expendable
+from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.outcomes import completed, skipped
 from rollbus.trainer.backends.protocol import (
@@ -83,7 +83,6 @@ class TinkerBackend(JournaledBackend):
         self._place_hint = place_hint
         """None where the chat template is not known: then nothing is distilled."""
         self._pending: PendingSave | None = None
-        self._retired: set[int] = set()
         self._base: dict[str, object] | None = None
         self._open_run: tuple[int, TrainingRun] | None = None
         """The run of the last step, and the version that it is at."""
@@ -125,7 +124,7 @@ class TinkerBackend(JournaledBackend):
         stored = tuple(
             WeightsVersion(version, parent, batch_hash, tree.checkpoints[version], loaded=version in opened)
             for version, (parent, batch_hash) in sorted(tree.versions.items())
-            if version not in self._retired
+            if version not in tree.retired
         )
         return Versions(tree.head, tree.serving, stored)
 
@@ -135,7 +134,7 @@ class TinkerBackend(JournaledBackend):
 
     def is_stored(self, version: int) -> bool:
         """Say whether a version can be served and trained on."""
-        return version in self.weights_tree.versions and version not in self._retired
+        return version in self.weights_tree.versions and version not in self.weights_tree.retired
 
     async def open_sampler(self, version: int) -> VersionSampler:
         """Sample from a stored version."""
@@ -143,7 +142,7 @@ class TinkerBackend(JournaledBackend):
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; with `rollback` the next batch starts there, after a running update."""
-        if version in self._retired:
+        if version in self.weights_tree.retired:
             raise RejectedError(f"version {version} of {self.model.name!r} has no checkpoint; retention removed it")
         await super().promote(version)
         if rollback:
@@ -262,12 +261,7 @@ class TinkerBackend(JournaledBackend):
         return None
 
     def _limits(self, base_version: int) -> Limits:
-        lineage: set[int] = set()
-        version: int | None = base_version
-        while version is not None:
-            lineage.add(version)
-            version = self.weights_tree.versions[version][0]
-        return Limits(self.max_tokens, self.model.vocabulary, frozenset(lineage))
+        return Limits(self.max_tokens, self.model.vocabulary, self.weights_tree.lineage(base_version))
 
     async def _find_max_tokens(self) -> int:
         longest = await self.service.longest_sequence()
@@ -290,12 +284,10 @@ class TinkerBackend(JournaledBackend):
     async def _retire(self, reference: int) -> None:
         """Delete what retention does not keep. A failure only costs the service's storage."""
         tree = self.weights_tree
-        numbers = [version for version in tree.versions if version not in self._retired]
-        in_use = {tree.head, tree.serving, reference, *self.opened_versions()}
+        in_use = {reference, *self.opened_versions()}
         if self._served_before is not None:
             in_use.add(self._served_before)
-        parents = {version: tree.versions[version][0] for version in numbers}
-        for version in expendable(numbers, parents, self._retention, in_use=in_use):
+        for version in tree.find_expendable(self._retention, in_use=in_use):
             self._record({"kind": "retired", "version": version})
             try:
                 await self.service.delete(tree.checkpoints[version])
@@ -311,8 +303,6 @@ class TinkerBackend(JournaledBackend):
                 self._base = entry
             case {"kind": "saving", "run_id": str(run_id), "name": str(name), "result": dict(body)}:
                 self._pending = PendingSave(run_id, name, from_json(TrainResult, body))
-            case {"kind": "retired", "version": int(version)}:
-                self._retired.add(version)
             case {"kind": "trained"}:
                 self._pending = None
         super()._apply(entry)

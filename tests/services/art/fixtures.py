@@ -127,9 +127,13 @@ class Launcher:
 
     def call(self, function: str, *arguments: str) -> None:
         """Run `module:function` where ART is imported, and wait for its end; it leaves its findings in files."""
-        process_id = self._order({"call": function, "arguments": arguments})
+        process_id = self.begin_call(function, *arguments)
         while _is_running(process_id):
             time.sleep(0.02)
+
+    def begin_call(self, function: str, *arguments: str) -> int:
+        """Let `module:function` run where ART is imported; return the number of its process."""
+        return self._order({"call": function, "arguments": arguments})
 
     def make_model(self, folder: Path, words: str, *, max_tokens: int, seed: int) -> Path:
         """Make a base model of the demo's shape, a little smaller, with random weights."""

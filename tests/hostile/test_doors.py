@@ -80,7 +80,7 @@ async def test_silent_and_slow_requests_are_ended(all_places: list[Place]) -> No
     assert {status for _, status in statuses} <= {408, 0}
 
 
-async def test_what_follows_a_body_that_is_framed_in_two_ways_is_never_answered(all_places: list[Place]) -> None:
+async def test_no_request_after_an_ambiguously_framed_body_is_answered(all_places: list[Place]) -> None:
     """The connection is closed: what a proxy would read as a second request is none."""
 
     async def check_closed(place: Place) -> None:

@@ -236,7 +236,7 @@ REPORTING: dict[str, Callable[[Stack, str, str], None]] = {
 
 
 @pytest.mark.parametrize("door", REPORTING)
-def test_a_report_is_its_principals_in_the_log_and_in_sql(stack: Stack, door: str) -> None:
+def test_a_report_has_its_principal_in_the_log_and_in_sql(stack: Stack, door: str) -> None:
     agent, reporter = f"watched-{door}", f"reporter-{door}"
     episode_id = record(stack, stack.token(agent))
     REPORTING[door](stack, stack.token(reporter), episode_id)
@@ -244,14 +244,14 @@ def test_a_report_is_its_principals_in_the_log_and_in_sql(stack: Stack, door: st
     check_rows(stack, episode_id, recorded_by=agent, reported_by={agent, reporter})
 
 
-def test_the_owners_own_feedback_on_the_page_is_the_operators(stack: Stack) -> None:
+def test_the_owners_feedback_on_the_page_is_the_operators(stack: Stack) -> None:
     episode_id = record(stack, stack.token("watched-by-owner"))
     report_at_page(stack, TOKEN, episode_id)
     check_log(stack, episode_id, recorded_by="watched-by-owner", reported_by={"watched-by-owner", "operator"})
 
 
-def test_no_agents_key_trains_and_the_owners_does(stack: Stack) -> None:
-    """Every agent held the one token that opened all."""
+def test_only_the_owners_key_trains(stack: Stack) -> None:
+    """A token that an agent holds does not open the door of the learner."""
     url = f"http://127.0.0.1:{stack.ports['control']}/rollbus/v1/versions"
     for token, status in ((stack.token("agent-that-would-train"), 403), ("none", 401), (TOKEN, 200)):
         assert httpx.get(url, headers={"authorization": f"Bearer {token}"}, timeout=120).status_code == status

@@ -250,7 +250,7 @@ async def fill(stack: Stack, processes: Processes) -> None:
     await command(stack, "replay", "--from", "earliest", "--stage", "assembly", "--as", "again")
 
 
-async def test_after_forgetting_the_marker_is_only_where_the_command_said_it_would_be(stack: Stack) -> None:
+async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: Stack) -> None:
     stream = stack.settings.stream_settings()
     await command(stack, "topics", "create")
     async with running_processes(stack.path, stack.folder / "logs") as processes:

@@ -154,7 +154,7 @@ REFUSED_STATEMENTS = [
 ]
 
 
-def test_a_reader_is_refused_all_else(role: Role) -> None:
+def test_a_reader_is_refused_every_other_statement(role: Role) -> None:
     refused_statements = [
         template.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder))
         for template in REFUSED_STATEMENTS

@@ -141,7 +141,7 @@ REFUSED_STATEMENTS = [
 
 
 @pytest.mark.parametrize("statement", REFUSED_STATEMENTS)
-def test_a_reader_is_refused_what_is_not_reading(guarded: Guarded, reader: Client, statement: str) -> None:
+def test_a_reader_may_only_read(guarded: Guarded, reader: Client, statement: str) -> None:
     filled = statement.replace("{secret}", str(guarded.folder / "secret")).replace("{folder}", str(guarded.folder))
     with pytest.raises(DatabaseError) as refusal:
         reader.command(filled)
@@ -297,7 +297,7 @@ def test_every_saved_question_can_be_asked_by_a_reader(guarded: Guarded) -> None
         "SELECT format('{} {}', 1, 2)", "SELECT * FROM view(SELECT 1)",
     ],
 )  # fmt: skip
-def test_what_readers_do_is_served(reader: Client, statement: str) -> None:
+def test_a_readers_usual_statement_is_served(reader: Client, statement: str) -> None:
     reader.query(statement)
 
 

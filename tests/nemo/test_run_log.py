@@ -47,7 +47,7 @@ async def test_a_step_may_take_longer_than_other_waits() -> None:
 
 
 @pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED_STEP), (STARTED_STEP, COMPLETED_STEP)])
-async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(records: Sequence[Any]) -> None:
+async def test_a_log_without_progress_ends_a_run_without_an_open_step(records: Sequence[Any]) -> None:
     with pytest.raises(UnavailableError, match="nothing new is on the log"):
         await run_log(*records).wait_for(lambda view: False, "the training")
 

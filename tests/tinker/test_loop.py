@@ -156,7 +156,7 @@ async def loop(kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_pat
         await loop.kill(noun)
 
 
-async def test_five_steps_with_a_kill_in_the_third_are_five_versions_and_the_reward_rises(loop: Loop) -> None:
+async def test_five_steps_with_a_kill_give_five_versions_and_a_higher_reward(loop: Loop) -> None:
     """The art-server dies after the optimizer step, when the service has moved the weights and nothing knows of it."""
     for noun in ("worker", "art-server", "trainer"):
         await loop.start(noun)
@@ -207,7 +207,7 @@ class TinkerWorld(TrainerWorld):
         return process
 
 
-async def test_a_trainer_that_dies_in_its_third_step_at_the_service_trains_each_batch_once(
+async def test_a_trainer_killed_at_the_service_trains_each_batch_once(
     kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_path: Path
 ) -> None:
     backend = TinkerBackendSettings(

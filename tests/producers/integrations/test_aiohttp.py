@@ -52,7 +52,7 @@ async def test_aiohttp_is_recorded_and_looks_untouched(
         assert_whole(turn)
 
 
-async def test_errors_and_left_streams_of_aiohttp_are_as_without_us(
+async def test_errors_and_abandoned_streams_of_aiohttp_are_as_without_us(
     recorder: Recorder, sink: MemorySink, model: ModelServer
 ) -> None:
     url, model.statuses = f"{model.url}/v1/chat/completions", [503, 500, 500]

@@ -144,7 +144,7 @@ def ask_person(item: str) -> str:
     return f"{item}: {interrupt(item)}"
 
 
-def test_a_person_who_is_asked_is_a_pause_and_no_error_of_the_tool(
+def test_a_question_to_a_person_is_a_pause_and_not_a_tool_error(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     agent: Any = create_agent(model_of(server), [ask_person], checkpointer=InMemorySaver())

@@ -167,7 +167,7 @@ class ChattySink(MemorySink):
         return await super().send(records)
 
 
-def test_a_flush_waits_for_what_was_recorded_before_it_and_not_for_what_follows() -> None:
+def test_a_flush_waits_only_for_events_recorded_before_it() -> None:
     sink = ChattySink()
     recorder = init(sink=sink)
     episode = recorder.start(task="t")

@@ -62,7 +62,7 @@ def test_every_table_is_replicated_and_spread_under_its_own_name(filled: ClickHo
         assert "non_replicated" not in local, "repeated inserts are known by their token there too"
 
 
-def test_a_row_and_its_repetition_are_on_one_shard_so_that_the_first_wins(filled: ClickHouse) -> None:
+def test_a_repeated_row_is_on_the_shard_of_the_first(filled: ClickHouse) -> None:
     orders = dict(ask(filled, "SELECT name, sorting_key FROM system.tables WHERE database = currentDatabase()"))
     for table, key in KEYS.items():
         apart = f"SELECT count() FROM (SELECT 1 FROM {table} GROUP BY {orders[table]} HAVING uniqExact({key}) > 1)"
@@ -93,7 +93,7 @@ def test_rows_are_deleted_on_every_server() -> None:
     assert stored_table("events", None) == "events"
 
 
-def test_a_later_migration_reaches_what_stores_rows_and_what_shows_them() -> None:
+def test_a_later_migration_reaches_the_local_and_distributed_tables() -> None:
     assert spread("ALTER TABLE events ADD COLUMN more String", "c") == (
         "ALTER TABLE events_local ON CLUSTER c ADD COLUMN more String",
         "ALTER TABLE events ON CLUSTER c ADD COLUMN more String",

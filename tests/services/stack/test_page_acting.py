@@ -63,7 +63,7 @@ async def test_verdicts_and_members_reach_the_tables_that_the_page_reads(setting
     assert sorted((name, members, has_it) for name, members, _, has_it in sets) == [("gold", 1, 0), ("other", 1, 0)]
 
 
-async def test_of_a_judges_verdicts_the_newest_is_in_force_beside_those_of_others(settings: SinkSettings) -> None:
+async def test_each_judges_newest_verdict_is_in_force(settings: SinkSettings) -> None:
     await create_topics(settings)
     acting = Acting(settings.kafka, settings.namespace, signing=KEYS)
     for judge, value in (("ann", 0.0), ("bob", 0.5), ("ann", 1.0), ("cid", 0.25), ("cid", None)):

@@ -71,7 +71,7 @@ def test_a_replay_reads_a_judges_hints_and_asks_for_none() -> None:
     assert len(live.judge.calls) == calls
 
 
-def test_other_rules_are_computed_beside_what_the_judge_said() -> None:
+def test_other_rules_are_computed_beside_the_judges_answers() -> None:
     live = Live(JUDGE_REWARD, RULES)
     changed = RULES.model_copy(update={"options": {"repetition": -0.5}})
     configs = {live.config.config_hash(): live.config}

@@ -45,7 +45,7 @@ def kept_by_a_newer_release(stage: Any, record: Any) -> StagePartition:
     ],
     ids=lambda parameter: getattr(parameter, "name", type(parameter).__name__),
 )
-def test_a_row_that_only_a_newer_release_can_read_makes_no_dead_letter_of_a_tick(stage: Any, record: Any) -> None:
+def test_a_row_of_a_newer_release_turns_no_tick_into_a_dead_letter(stage: Any, record: Any) -> None:
     """What the tick would have closed was never reported again."""
     tick = Raw(9, encode(make_tick(9, stream_time_ms=make_tick(0).stream_time_ms + 10**9)))
     with pytest.raises(ValueError, match=r"unknown schema fingerprint.*run the newer release that wrote it"):

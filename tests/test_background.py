@@ -25,7 +25,7 @@ AWAITED_CALLS = {
     "producers/proxy/app.py:_unless_gone": "gathered before it returns",
     "producers/sending/courier.py:Courier.start": "the thread logs what ends it, and sets `ended`",
     "producers/sending/courier.py:_Resolver.__init__": "each call's error goes to its future",
-    "producers/sending/terminating.py:_begin_to_end": "it ends the process",
+    "producers/sending/sigterm.py:_begin_to_end": "it ends the process",
     "rollbus/cli/replay/load.py:load_replay": "awaited at the end",
     "rollbus/cli/silence.py:watch_silence": "it writes lines on the way, and nothing is missing without them",
     "rollbus/demo/game/agents.py:Agents.run": "a task group",

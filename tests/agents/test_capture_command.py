@@ -17,7 +17,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, 
 from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
-from tests.producers.recorded import read_spool
+from tests.producers.recorded_events import read_spool
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.estimates.following import find_due
+from rollbus.estimates.candidate_estimator import find_due
 from rollbus.estimates.scoring import EndpointScorer
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.config import ESTIMATES

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings

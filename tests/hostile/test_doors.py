@@ -8,7 +8,7 @@ import pytest
 from rollbus.stack_settings import HOST
 from tests.hostile.doors import Place, ask
 from tests.hostile.places import MIB, all_places, grpc_port, places
-from tests.services.endpoint.guarded import guarded
+from tests.services.endpoint.guarded_endpoint import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services

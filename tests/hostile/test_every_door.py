@@ -23,7 +23,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.producers import Recorder, init
@@ -39,7 +39,7 @@ from tests.hostile.doors import TOKEN, command
 from tests.producers.imports.formats.reading import request_of
 from tests.producers.imports.formats.test_otlp import AGENT
 from tests.services.art.fixtures import ArtServer, Launcher
-from tests.services.endpoint.guarded import Guarded, running_endpoint
+from tests.services.endpoint.guarded_endpoint import Guarded, running_endpoint
 from tests.services.kafka.acl_broker import Server, acl_server, connection, kafka_section, settings_of
 from tests.services.streams.fixtures import read_topic
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.codec import encode

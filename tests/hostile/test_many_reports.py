@@ -11,7 +11,7 @@ from rollbus.streams.exactly_once.processing import APPEND_TIME
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import START_MS, make_episode, make_reward
 from tests.hostile.attacker import CHECKERS_KEY, Door, keys
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 YEAR_2100_MS = 4_102_444_800_000
 ORIGIN = Origin("n.", "trajectories", 0, 0, 0)

@@ -13,13 +13,13 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from rollbus.consumers.clickhouse.questions.ids import UnknownIdError, require_id
-from rollbus.consumers.clickhouse.questions.saved import ask, bind
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, bind
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.ui.asking import questions
+from rollbus.ui.page_questions import questions
 from tests.console import ROLLBUS
-from tests.services.endpoint.guarded import Guarded, guarded
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
@@ -154,7 +154,7 @@ SHAPES = ("({text}, [1])", "({text}, 'a')", "({text}, [(1, 1)], [1])", "({text})
 ASKING = f"""
 import json
 import chdb
-from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach
+from rollbus.local.clickhouse.read_only_statements import FUNCTIONS, TABLE_FUNCTIONS, find_reach
 
 handle = chdb.connect(":memory:")
 functions, tables = (handle.query(asked, "TSVRaw").bytes() for asked in (FUNCTIONS, TABLE_FUNCTIONS))

@@ -25,11 +25,11 @@ from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_ta
 from rollbus.runtime.http.guard import Door, token_admits
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ServiceError
-from rollbus.schemas.unseen import escape_unseen
+from rollbus.schemas.unseen_characters import escape_unseen
 from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 from tests.hostile.doors import ask
-from tests.services.endpoint.guarded import Guarded, guarded
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded
 
 __all__ = ["guarded"]
 TERMINAL = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}

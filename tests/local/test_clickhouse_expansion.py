@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
 from rollbus.local.clickhouse.errors import ClickHouseError
 from rollbus.local.clickhouse.expansion import MOST_QUERIES, count_queries, refuse_doubling
 from rollbus.local.clickhouse.sql import tokens

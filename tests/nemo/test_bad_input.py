@@ -7,7 +7,7 @@ import pytest
 from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, TrajectoryCollection
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.nemo.bus.publishing import example_names
+from rollbus.nemo.bus.publish_trajectories import example_names
 from rollbus.nemo.checks import FinetuneOptions, require_runnable
 from rollbus.nemo.runs.folder import newest_run
 from rollbus.nemo.troubles import worth_of

@@ -22,7 +22,7 @@ from nat.data_models.finetuning import (
     TrajectoryCollection,
 )
 
-from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.publish_trajectories import count
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
 from rollbus.nemo.runs.settings import settings_of

@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaTimeoutError
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.bus.protocol import Bus
 from rollbus.nemo.bus.run_log import RunLog
-from rollbus.nemo.runs.recording import RunRecording
+from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import RunCommand

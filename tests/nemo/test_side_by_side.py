@@ -23,7 +23,7 @@ from nat.plugins.openpipe.trainer import ARTTrainer
 from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
 from pydantic import ValidationError
 
-from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.publish_trajectories import count
 from rollbus.nemo.evaluation import evaluate
 from rollbus.nemo.trainer import BusTrainer
 from tests.nemo.test_curriculum import collection

@@ -57,7 +57,7 @@ class Loop:
     async def start(self, noun: str) -> None:
         command = [str(ROLLBUS)]
         if noun == "art-server":
-            command = [sys.executable, "-m", "tests.tinker.dying", str(self.mark), "rollbus"]
+            command = [sys.executable, "-m", "tests.tinker.dying_process", str(self.mark), "rollbus"]
         with self.settings.with_name(f"{noun}.log").open("ab") as log:
             self.running[noun] = await asyncio.create_subprocess_exec(
                 *tethered(), *command, "--config", str(self.settings), noun, "run", stdout=log, stderr=log, cwd=ROOT
@@ -198,7 +198,7 @@ class TinkerWorld(TrainerWorld):
 
     async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
         """Start a trainer that dies after an optimizer step while the mark is there."""
-        command = ("-m", "tests.tinker.dying", str(self.mark), "trainer", self.settings().model_dump_json())
+        command = ("-m", "tests.tinker.dying_process", str(self.mark), "trainer", self.settings().model_dump_json())
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env=environment

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved_questions import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
@@ -27,10 +27,10 @@ from rollbus.schemas.principals import make_principal
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.signing import Signing
 from rollbus.settings import Settings
-from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, stream_pulses
-from rollbus.ui.asking import Asking, add_configured, questions
 from rollbus.ui.door import page_door, page_token
+from rollbus.ui.page_questions import Asking, add_configured, questions
+from rollbus.ui.page_reports import Acting
 from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
@@ -347,8 +347,8 @@ def test_a_file_that_is_not_a_tokenizer_is_named(tmp_path: Any) -> None:
 
 
 def test_no_question_of_the_page_hides_a_saved_one() -> None:
-    from rollbus.consumers.clickhouse.questions.saved import list_queries
-    from rollbus.ui.asking import FOLDER
+    from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
+    from rollbus.ui.page_questions import FOLDER
 
     assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))
 

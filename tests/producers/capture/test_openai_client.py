@@ -15,8 +15,8 @@ from rollbus.producers import MemorySink, Recorder, init
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from rollbus.schemas.records.messages import history_hash
 from tests.producers.openai_server import Server, chunk, completion, sse
-from tests.producers.recorded import assert_whole, turns
-from tests.producers.recorded import recorded_events as events_of
+from tests.producers.recorded_events import assert_whole, turns
+from tests.producers.recorded_events import recorded_events as events_of
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 

@@ -8,7 +8,7 @@ from openai.types.responses import Response
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.openai_server import Body, Server
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 VALUES = [-0.5, -0.25]
 

@@ -11,7 +11,7 @@ from rollbus.producers.turns.sampling_settings import NEUTRAL, STANDARD
 from rollbus.schemas.records.tokens import decode_logprobs
 from tests.producers.capture.test_openai_client import HELLO
 from tests.producers.openai_server import Body, Server, completion, streamed
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 MESSAGES = {
     "logprobs": "logprobs is not supported with tools + stream",

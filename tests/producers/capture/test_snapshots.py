@@ -9,7 +9,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
 from tests.producers.openai_server import Server, completion, streamed
-from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded_events import assert_whole, turns
 from tests.producers.sending.test_delivery_faults import BlockingSink
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}

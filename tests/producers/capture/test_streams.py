@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.producers.capture.answer_tap import read_stream
 from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.hiding import make_cut
+from rollbus.producers.capture.hidden_fields import make_cut
 from rollbus.producers.capture.surface import Wishes
 from rollbus.producers.turns.answer import answer_of, read
 from tests.producers.openai_server import chunk, logprobs_of

@@ -5,7 +5,7 @@ from typing import Any
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import ToolCalled
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK = [{"role": "user", "content": "How many?"}]
 

@@ -14,7 +14,7 @@ from rollbus.schemas.records.events import Excluded, TurnRecorded
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.producers.openai_server import Server
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 LARGE = "x" * LEAST_RECORD_BYTES
 

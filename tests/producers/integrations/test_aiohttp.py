@@ -11,7 +11,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import instrument
 from tests.producers.capture.http_server import ModelServer, answer_to, events_of, serving
 from tests.producers.capture.test_http_clients import ASK, GZIP, texts_of
-from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded_events import assert_whole, turns
 
 
 @pytest.fixture

@@ -30,14 +30,14 @@ from rollbus.producers.integrations import instrument as module
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
-from rollbus.producers.integrations.later import PatchAtImport
 from rollbus.producers.integrations.openai_agents import RollbusHooks
+from rollbus.producers.integrations.patch_at_import import PatchAtImport
 from rollbus.producers.integrations.patches import Library, Wish
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock, turns_of
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit

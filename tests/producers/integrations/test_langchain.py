@@ -20,7 +20,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 
 class State(TypedDict):

@@ -23,7 +23,7 @@ from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.producers.openai_server import Server
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings(

@@ -6,7 +6,7 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded_events, turns
+from tests.producers.recorded_events import recorded_events, turns
 
 set_tracing_disabled(True)
 COUNT = function_tool(stock)

@@ -19,8 +19,8 @@ from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.producers.integrations.agent_server import AgentServer
 from tests.producers.integrations.test_langchain import ASK, model_of
-from tests.producers.recorded import recorded_events
-from tests.stepping import Stepper
+from tests.producers.recorded_events import recorded_events
+from tests.stepper import Stepper
 
 
 @tool("stock")

@@ -14,7 +14,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, turns_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "keeper"}

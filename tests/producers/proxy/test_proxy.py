@@ -18,7 +18,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardR
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.producers.capture import test_other_surfaces
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
-from tests.producers.recorded import assert_whole, recorded_events, turns
+from tests.producers.recorded_events import assert_whole, recorded_events, turns
 
 STREAM = {"content-type": "text/event-stream"}
 HELLO: Any = [{"role": "user", "content": "Say hello"}]

@@ -11,7 +11,7 @@ import pytest
 
 from rollbus.producers.sending import process_hooks
 from rollbus.schemas.records.events import ToolCalled
-from tests.producers.recorded import read_spool, run_program
+from tests.producers.recorded_events import read_spool, run_program
 
 
 class SlowRecorder:

@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings

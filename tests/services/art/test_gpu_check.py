@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.check import check_engine, check_vllm, exit_code, run_course, write_report
-from benchmarks.gpu.course import Course, Figures, NotApplicableError, ProbeFailedError
 from benchmarks.gpu.engines import engines
+from benchmarks.gpu.probes import Course, Figures, NotApplicableError, ProbeFailedError
 from benchmarks.gpu.report import Finding, to_markdown
 
 ROOT = Path(__file__).parents[3]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
-from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread, stored_table
 from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from tests.consumers.story import story
-from tests.services.clickhouse.test_apart import ABOUT_THE_STORY
+from tests.services.clickhouse.test_namespaces_apart import ABOUT_THE_STORY
 from tests.services.clickhouse.test_queries import new_database, replay_records, write
 
 pytestmark = pytest.mark.services

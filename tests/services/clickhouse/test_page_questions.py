@@ -14,7 +14,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.trajectories import Reward
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import (
     START_MS,
     make_ended,

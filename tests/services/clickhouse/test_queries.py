@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.questions.ids import IdParameter, UnknownIdError
-from rollbus.consumers.clickhouse.questions.saved import (
+from rollbus.consumers.clickhouse.questions.saved_questions import (
     SavedQuery,
     UnknownRunError,
     ask,
@@ -33,7 +33,7 @@ from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import TrainedMember
 from rollbus.schemas.records.trajectories import Reward, TurnReward
 from rollbus.streams.stages.grouping.stage import GroupingStage
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import (
     MINUTE_MS,
     START_MS,
@@ -57,7 +57,7 @@ from tests.builders import (
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
 from tests.services.databases import name_database
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 pytestmark = pytest.mark.services
 

@@ -14,7 +14,7 @@ from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.archive.log import ArchiveLog
 from rollbus.consumers.clickhouse.maintain import forget
 from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.log import OffsetSpan, Partition
 from rollbus.consumers.clickhouse.store.client import ClickHouse

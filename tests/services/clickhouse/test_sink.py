@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.sink.accept_kafka import accept_loss
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async

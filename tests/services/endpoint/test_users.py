@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE
 from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import HOST
-from tests.services.endpoint.guarded import Guarded, guarded, running_endpoint
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded, running_endpoint
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services

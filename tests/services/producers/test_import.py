@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered

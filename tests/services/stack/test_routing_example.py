@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered

@@ -4,7 +4,7 @@ from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.streams.operate.run_status import RunStatus, run_statuses
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_group, make_outcome, make_tick, make_version
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def test_repeated_records_are_counted_once_in_the_status_of_a_run() -> None:

@@ -10,7 +10,7 @@ from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajector
 from rollbus.streams.replay.decide.scores import RecordedScoring, without_model_calls
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
 JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge", attempts=1)

@@ -32,7 +32,7 @@ from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def judged_by(rubric: str, **fields: Any) -> ScoringConfig:

@@ -20,7 +20,7 @@ from tests.builders import (
     make_tool,
     make_turn,
 )
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def assembling(**config: Any) -> Stepper:

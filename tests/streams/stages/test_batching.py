@@ -12,7 +12,7 @@ from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.streams.stages.curriculum.batching import NO_PARENT, VersionPath, take_turns
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_group, make_member, make_outcome, make_tick, make_version
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 
 def batching(**config: Any) -> Stepper:

@@ -14,7 +14,7 @@ from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Memory, Window
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_config, make_group, make_member
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper:

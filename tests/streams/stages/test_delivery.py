@@ -18,7 +18,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from tests.builders import START_MS, make_config, make_score, make_version
 from tests.examples import count_examples
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 STEPS = (0.2, 0.5)
 

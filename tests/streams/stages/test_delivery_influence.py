@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.delivery.adversary import Attack, Balances, attack
 from rollbus.schemas.records.delivery import is_drawn, route
-from rollbus.streams.stages.delivery.collecting import findings
 from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
+from rollbus.streams.stages.delivery.metric_verdicts import findings
 from tests.builders import START_MS, make_tick, make_version
 from tests.streams.stages.test_delivery import Delivery, run_of
 

@@ -20,7 +20,7 @@ from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judg
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_member, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:

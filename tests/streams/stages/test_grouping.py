@@ -13,7 +13,7 @@ from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_config, make_score
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def grouping(run: dict[str, Any] | None = None, **config: Any) -> Stepper:

@@ -14,7 +14,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_excluded, make_score, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.stages.test_next_turn import ATTACKS, Flow, Judge, judge_words, one_turn_episode, spoken
 
 HINT = "Name the parcel team."

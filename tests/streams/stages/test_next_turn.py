@@ -15,7 +15,7 @@ from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_alias, make_closed, make_ended, make_excluded, make_reward, make_started, make_turn
-from tests.stepping import Stepper, kinds
+from tests.stepper import Stepper, kinds
 
 SETTINGS = AssemblyConfig(late_horizon_ms=100_000, silence_ms=20_000)
 RULES = (RewardConfig(type="next_turn", name="next"),)

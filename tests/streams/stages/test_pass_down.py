@@ -14,7 +14,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_excluded, make_reward
 from tests.examples import count_examples
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 ROOT = make_episode("root", reward=None)
 

@@ -12,7 +12,7 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import make_alias, make_closed, make_ended, make_started, make_turn
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 SETTINGS = AssemblyConfig(inactivity_ms=30_000, pause_ms=3_600_000, late_horizon_ms=100_000)
 NAME = pause_name("thread/7")

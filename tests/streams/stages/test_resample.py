@@ -11,7 +11,7 @@ from rollbus.schemas.records.config import GroupingConfig, ResampleConfig, RunCo
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.streams.stages.resample import HOUR_MS, ResampleStage
 from tests.builders import make_config, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def run_of(attempts: int = 100, **resample: Any) -> RunConfig:

@@ -23,7 +23,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, ScoringThreads
 from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS, make_config, make_trajectory
-from tests.stepping import Stepper, of_topic, reasons
+from tests.stepper import Stepper, of_topic, reasons
 
 
 async def _hang(trajectory: Trajectory, context: RewardContext) -> float:

@@ -12,7 +12,7 @@ from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping import stage as grouping_stage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_score
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def stepper_of(*, restoring: bool = True, run: dict[str, Any] | None = None, **config: Any) -> Stepper:

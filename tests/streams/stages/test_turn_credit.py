@@ -17,7 +17,7 @@ from rollbus.streams.stages.grouping.advantages import GroupFrame, make_group, w
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.grouping.turn_credit import divide
 from tests.builders import START_MS, make_score
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def make_turn_score(

@@ -13,7 +13,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_group, make_reward, make_score, make_tick
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
 UNKNOWN = b"\xc3\x01" + bytes(8)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.delivery.late import NAIVE, WORLDS, LateWorld, play
+from benchmarks.delivery.late_canaries import NAIVE, WORLDS, LateWorld, play
 from rollbus.streams.stages.delivery.evidence.waiting import LEAST_REWARDS, Delays, choose_wait
 
 ALPHA = 0.05

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -20,7 +20,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.steps import DroppedMember, TrainedMember
 from tests.builders import START_MS, make_score, make_step, make_trajectory
 from tests.consumers.story import Record, story
-from tests.services.clickhouse.test_apart import of_run
+from tests.services.clickhouse.test_namespaces_apart import of_run
 from tests.services.clickhouse.test_queries import make_removal, new_database, write
 
 pytestmark = pytest.mark.services

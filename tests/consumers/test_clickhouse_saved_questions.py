@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import bind, list_queries, load_query, parse_query
+from rollbus.consumers.clickhouse.questions.saved_questions import bind, list_queries, load_query, parse_query
 from rollbus.consumers.clickhouse.store.migrator import Migration, find_pending, load_migrations, split_statements
 from rollbus.schemas.errors import ConfigurationError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.making import copier, unfrozen
+from rollbus.schemas.record_makers import copier, unfrozen
 from rollbus.schemas.records.events import WriterClosed
 
 

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.sink import run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind
+from rollbus.consumers.clickhouse.questions.saved_questions import LIMITS, bind
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.migrator import statements_of
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.ui.asking import CONNECTIONS, questions
+from rollbus.ui.page_questions import CONNECTIONS, questions
 
 ROUNDS = 20
 """Of each question: the slowest but one is its p95."""

@@ -30,3 +30,4 @@ def test_a_full_disk_takes_nothing_and_the_store_goes_on_after_it(
     write(store)
     store.commit()
     assert store.position("file") or store.counts()
+    store.close()

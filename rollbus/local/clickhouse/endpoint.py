@@ -36,7 +36,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
 
-from rollbus.cli.log_filter import LINE, LogFormatter
+from rollbus.cli.log_filter import LINE_FORMAT, LogFormatter
 from rollbus.local.clickhouse.compression import BlockPacker, EncodingPacker, Packer, PlainPacker, choose_encoding
 from rollbus.local.clickhouse.confinement import confine, shed_environment
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"port {options.port} of {HOST} cannot be used: {error.strerror}", file=sys.stderr)
         return 1
     to_stderr = logging.StreamHandler()
-    to_stderr.setFormatter(LogFormatter(LINE))
+    to_stderr.setFormatter(LogFormatter(LINE_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[to_stderr])
     for missing in confine(data):
         print(f"this process keeps rights that it does not need, as the kernel lacks {missing}", file=sys.stderr)

@@ -25,7 +25,7 @@ ENDPOINTS: Mapping[str, tuple[Surface, str]] = {
 KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 
 
-class Endpoint(NamedTuple):
+class CallAddress(NamedTuple):
     """An address at which a model is called."""
 
     server: str
@@ -35,11 +35,11 @@ class Endpoint(NamedTuple):
     """What every request has: another one that is posted to this address is not a call."""
 
 
-def find_endpoint(path: str) -> Endpoint | None:
+def find_endpoint(path: str) -> CallAddress | None:
     """Return what is called at an address or a path; None where no API has this path."""
     for end, (surface, field) in ENDPOINTS.items():
         if path.endswith(end):
-            return Endpoint(path[: -len(end)] + "/", surface, field)
+            return CallAddress(path[: -len(end)] + "/", surface, field)
     return None
 
 

@@ -70,7 +70,7 @@ def test_the_local_stack_has_one_of_each_kind_and_a_program_finds_its_own(
     agent = read_secret(tmp_path, AGENT_TOKEN)
     make_principals(tmp_path)
     assert agent == read_secret(tmp_path, AGENT_TOKEN), "they are made once"
-    assert {name: sorted(token.principal.may) for name, token in read_tokens(tmp_path).items()} == {
+    assert {name: sorted(token.principal.grants) for name, token in read_tokens(tmp_path).items()} == {
         "agent": ["feedback", "record"],
         "reporter": ["feedback"],
     }

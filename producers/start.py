@@ -90,10 +90,10 @@ def init(
         process_hooks.flush_all_on_sigterm()
     recorder = Recorder(settings, make_sink, counters=counters)
     if route:
-        from rollbus.producers.capture.routing import VersionRouting, following
+        from rollbus.producers.capture.routing import VersionRouting, make_follower
 
-        follow = following(connection, namespace) if sink is None else lambda router: None
-        recorder.outbox.routed = VersionRouting(route, follow).routed
+        follow = make_follower(connection, namespace) if sink is None else lambda router: None
+        recorder.outbox.add_version = VersionRouting(route, follow).add_version
     return recorder
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine. A page of elsewhere that resolves to it (DNS rebinding) has another one."""
+"""Names of this machine. A page of a foreign site whose name resolves to it (DNS rebinding) asks under another name."""
 
 
 def count_bound_cores() -> int:

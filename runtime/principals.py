@@ -18,7 +18,7 @@ from typing import Any
 from rollbus.runtime.credentials import AGENT_TOKEN, REPORTER_TOKEN, make_secrets, read_secret
 from rollbus.runtime.files import write_whole
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.principals import GRANTS, Principal, is_ended, make_principal, make_token, read_token_text
+from rollbus.schemas.principals import GRANTS, Principal, identify_token, is_ended, make_principal, make_token
 
 PRINCIPALS_KEY, PRINCIPALS = "principals_key", "principals"
 
@@ -131,7 +131,7 @@ class PrincipalBook:
 
     def __call__(self, token: str) -> Principal | None:
         """Return whose token it is."""
-        principal = read_token_text(self._roots, token)
+        principal = identify_token(self._roots, token)
         if principal is None:
             return None
         self._follow_endings()
@@ -159,7 +159,7 @@ def _is_over(token: IssuedToken, now: datetime) -> bool:
 def _plain_of(token: IssuedToken) -> dict[str, Any]:
     return {
         "name": token.principal.name,
-        "may": sorted(token.principal.may),
+        "may": sorted(token.principal.grants),
         "generation": token.principal.generation,
         "made_at": token.made_at.isoformat(),
         "ended_at": {str(number): at.isoformat() for number, at in sorted(token.ended_at.items())},

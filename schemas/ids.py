@@ -14,8 +14,8 @@ from typing import Any
 NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 """Root of every uuid5 that rollbus makes; changing it would change every id."""
 
-PAUSED = "pause:"
-"""Begins the name by which a paused episode is resumed; another process has no id of it."""
+PAUSE_PREFIX = "pause:"
+"""Begins the name by which a paused episode is resumed from a process that does not know its id."""
 SEPARATOR = "\x1f"
 """ASCII's unit separator, which no id may hold."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -24,7 +24,7 @@ _HASH_DIGITS = 32
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return what JSON of a stranger holds; raises ValueError, also where it is nested too deep for Python's parser."""
+    """Return what JSON from outside holds; raises ValueError, also where it is nested too deep for Python's parser."""
     try:
         return json.loads(text, **options)
     except RecursionError as error:
@@ -49,7 +49,7 @@ def event_id(episode_id: str, writer_id: str, sequence: int) -> str:
 
 def pause_name(thread: object) -> str:
     """Name of the pause of what runs under a framework's id of a thread; ids of sub-agents follow a slash."""
-    return PAUSED + str(thread).replace("/", "%2F")
+    return PAUSE_PREFIX + str(thread).replace("/", "%2F")
 
 
 def reward_event_id(target: str, name: str, key: str) -> str:

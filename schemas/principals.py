@@ -20,11 +20,11 @@ Grant = Literal["record", "feedback"]
 """record: ask the model, and write episodes; feedback: report rewards."""
 GRANTS: tuple[Grant, ...] = get_args(Grant)
 OWNER = "owner"
-"""The principal that may everything; its token has no name in it."""
+"""The principal with every grant; its token has no name in it."""
 OPERATOR = "operator"
 """The principal of what the owner reports on the page."""
 DOORS = (OPERATOR, "proxy", "ingest", "import")
-"""Principals of what the owner's token brings to a door of ours: no token has such a name."""
+"""Principals of what comes to one of our doors with the owner's token: no token of a principal has such a name."""
 PREFIX = "rb"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 BY_OWNER = 0
@@ -36,29 +36,31 @@ _MAC_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who speaks, and what it may."""
+    """Who speaks, and what it is granted."""
 
     name: str
-    may: frozenset[Grant]
+    grants: frozenset[Grant]
     generation: int = 1
+    """Counts the tokens of this name; 0 (`BY_OWNER`) is not a token's."""
 
     @property
     def head(self) -> str:
-        """The part of its token that is no secret."""
-        letters = "".join(letter for letter, grant in _LETTERS.items() if grant in self.may)
+        """The part of its token that is not secret."""
+        letters = "".join(letter for letter, grant in _LETTERS.items() if grant in self.grants)
         return f"{PREFIX}.{self.name}.{letters}.{self.generation}"
 
 
-def make_principal(name: str, may: Iterable[str], generation: int = 1) -> Principal:
-    """Return a principal; raises ConfigurationError for a name or a grant that is none."""
+def make_principal(name: str, grants: Iterable[str], generation: int = 1) -> Principal:
+    """Return a principal; raises ConfigurationError for a name or a grant that is not one."""
     if NAME.fullmatch(name) is None:
         raise ConfigurationError(f"{name!r} names no principal: use small letters, digits, `-` and `_`, 63 at most")
     if name in (OWNER, *DOORS):
         raise ConfigurationError(f"{name!r} names no principal: it is the name of rollbus's own; take another")
-    grants = frozenset(may)
-    if not grants or grants - set(GRANTS):
-        raise ConfigurationError(f"a principal may {' and '.join(GRANTS)}, or one of them; got {', '.join(grants)}")
-    return Principal(name, frozenset(grant for grant in GRANTS if grant in grants), generation)
+    grant_names = frozenset(grants)
+    if not grant_names or grant_names - set(GRANTS):
+        names = ", ".join(sorted(grant_names)) or "none of them"
+        raise ConfigurationError(f"a principal may {' and '.join(GRANTS)}, or one of them; got {names}")
+    return Principal(name, frozenset(grant for grant in GRANTS if grant in grant_names), generation)
 
 
 def read_head(head: str) -> Principal | None:
@@ -66,9 +68,9 @@ def read_head(head: str) -> Principal | None:
     match = _HEAD.fullmatch(head)
     if match is None or match[1] == OWNER:
         return None
-    may = frozenset(_LETTERS[letter] for letter in match[2])
-    principal = Principal(match[1], may, int(match[3]))
-    return principal if principal.head == head else None
+    grants = frozenset(_LETTERS[letter] for letter in match[2])
+    principal = Principal(match[1], grants, int(match[3]))
+    return principal if principal.head == head else None  # one principal has one head
 
 
 def derive_secret(root: bytes, head: str) -> str:
@@ -87,8 +89,8 @@ def split_token(token: str) -> tuple[str, bytes] | None:
     return (head, secret.encode()) if secret and read_head(head) is not None else None
 
 
-def read_token_text(roots: Iterable[bytes], token: str) -> Principal | None:
-    """Return whose token it is; None for nobody's."""
+def identify_token(roots: Iterable[bytes], token: str) -> Principal | None:
+    """Return whose token it is; None if no principal's. `roots` are the owner's key and one that is being replaced."""
     head, _, secret = token.rpartition(".")
     principal = read_head(head)
     if principal is None or principal.generation == BY_OWNER:

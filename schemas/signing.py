@@ -132,7 +132,7 @@ class Signing(BaseModel):
         if principal is None:
             return head
         is_ended_now = bool(self.ended) and is_ended(self.ended_ms, principal, record.timestamp)
-        return principal.name if _needs(data) in principal.may and not is_ended_now else None
+        return principal.name if _needs(data) in principal.grants and not is_ended_now else None
 
     def _learn(self, head: str) -> tuple[Principal | None, tuple[bytes, ...]]:
         """Derive the keys of a principal, and remember them; none for a head that names nobody."""

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.delivery.worlds import KnownWorld
-from rollbus.demo.base_model import WarmStartSettings, ensure
+from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
 from rollbus.estimates.episode import Logged, Step
@@ -224,7 +224,7 @@ def won_moves(version: Version, boards: Boards, chance: Random, games: int) -> l
 def game_worlds(cache_dir: Path, steps: Sequence[int]) -> dict[str, KnownWorld]:
     """Return the game's base model beside versions that were trained so many steps on its won games."""
     torch.set_num_threads(1)
-    base = load_version(ensure(SMALL, cache_dir))
+    base = load_version(ensure_base_model(SMALL, cache_dir))
     boards, chance = Boards(base.tokenizer), Random(1)
     prompts = [ids for board in reachable_boards() for ids in boards.replies(board)]
     base.compute(prompts)

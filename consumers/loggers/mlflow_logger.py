@@ -14,20 +14,22 @@ from rollbus.schemas.records.steps import Evaluation, StepCompleted
 TAG = "rollbus.run"
 _REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")
 """Characters that MLflow refuses in names: one such point would block all later ones."""
-_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
-"""Defaults if the environment sets none: a wrong address then stops the start at once, and `follow_kafka` tries again
-later. By default the client tries eight times, for four minutes."""
+_CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+"""For what the environment does not set: a wrong address stops the start at once, and `follow_kafka` tries again later.
+Without them the client tries eight times, for four minutes."""
 
 
 class MlflowLogger:
-    """One experiment."""
+    """Logs to one experiment of MLflow."""
 
     def __init__(self, tracking_uri: str, *, namespace: str, experiment: str = "rollbus") -> None:
         """Find or create the experiment; raises ConfigurationError if that fails."""
         self._namespace = namespace
-        self._runs: dict[str, str] = {}
+        self._mlflow_runs: dict[str, str] = {}
+        """MLflow's id of each run, by our id."""
         self._steps_by_series: dict[tuple[str, str], set[int]] = {}
-        for name, value in _PATIENCE.items():
+        """Steps that MLflow has, by its run and the metric's name; asked for once."""
+        for name, value in _CLIENT_DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
             self._client = MlflowClient(tracking_uri)
@@ -47,30 +49,34 @@ class MlflowLogger:
 
     def log_evaluation(self, record: Evaluation) -> None:
         """Log a measurement under its version."""
-        run = record.run_id or record.model
-        self._log(run, record.policy_version, record.evaluated_at_ms, evaluation_points(record))
+        run_id = record.run_id or record.model
+        self._log(run_id, record.policy_version, record.evaluated_at_ms, evaluation_points(record))
 
     def close(self) -> None:
         """Do nothing: everything is sent, and runs stay open, as training may go on."""
 
-    def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float]) -> None:
-        run = self._open_run(run_id)
+    def _log(self, run_id: str, step: int, at_ms: int, points: dict[str, float]) -> None:
+        """Log the points that MLflow does not have yet: a record that is read again changes nothing."""
+        mlflow_run = self._open_run(run_id)
         points = {_REFUSED_CHARACTERS.sub("_", name): value for name, value in points.items()}
-        new = {name: value for name, value in points.items() if position not in self._logged_positions(run, name)}
-        if new:
-            self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])
-            for name in new:
-                self._steps_by_series[run, name].add(position)
+        new_points = {name: value for name, value in points.items() if step not in self._find_steps(mlflow_run, name)}
+        if new_points:
+            metrics = [Metric(name, value, at_ms, step) for name, value in new_points.items()]
+            self._client.log_batch(mlflow_run, metrics)
+            for name in new_points:
+                self._steps_by_series[mlflow_run, name].add(step)
 
-    def _logged_positions(self, run: str, name: str) -> set[int]:
-        if (run, name) not in self._steps_by_series:
-            self._steps_by_series[run, name] = {metric.step for metric in self._client.get_metric_history(run, name)}
-        return self._steps_by_series[run, name]
+    def _find_steps(self, mlflow_run: str, name: str) -> set[int]:
+        series = mlflow_run, name
+        if series not in self._steps_by_series:
+            self._steps_by_series[series] = {metric.step for metric in self._client.get_metric_history(*series)}
+        return self._steps_by_series[series]
 
     def _open_run(self, run_id: str) -> str:
-        if run_id not in self._runs:
+        """Return MLflow's id of a run; find the run by its tag, or create it."""
+        if run_id not in self._mlflow_runs:
             name = f"{self._namespace}{run_id}"
             runs = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{name}'")
             run = runs[0] if runs else self._client.create_run(self._experiment, tags={TAG: name}, run_name=name)
-            self._runs[run_id] = run.info.run_id
-        return self._runs[run_id]
+            self._mlflow_runs[run_id] = run.info.run_id
+        return self._mlflow_runs[run_id]

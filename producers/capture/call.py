@@ -80,10 +80,10 @@ class Capture:
                 self._note_unobserved(episode, request, server)
                 return None
             bare: dict[str, Any] = request
-            if (routed := self.outbox.routed) is not None:
-                routed_request: Mapping[str, Any] = bare
-                routed_request = self.outbox.guard.call("route", routed, bare, episode.id, default=routed_request)
-                request = bare if routed_request is bare else dict(routed_request)
+            if (add_version := self.outbox.add_version) is not None:
+                versioned: Mapping[str, Any] = bare
+                versioned = self.outbox.guard.call("route", add_version, bare, episode.id, default=versioned)
+                request = bare if versioned is bare else dict(versioned)
             call = RecordedCall(self, episode, request, surface, server, bare, content)
             if before is not None:
                 episode.finished(before)

@@ -23,14 +23,19 @@ from rollbus.producers.turns.answer import (
 
 @dataclass(slots=True)
 class _ToolCall:
+    """A call of a tool as far as it has come."""
+
     fields: dict[str, Any] = field(default_factory=dict)
     function: dict[str, Any] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
+    """Pieces of its JSON."""
     has_function: bool = False
 
 
 @dataclass(slots=True)
 class _Choice:
+    """A choice as far as it has come: texts in pieces, and tokens with their log-probs."""
+
     role: str | None = None
     content: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
@@ -58,7 +63,7 @@ class ChunkReader:
         """Start before the first chunk."""
         self._model = ""
         self._response_id: str | None = None
-        self.prompt_token_ids: array[int] | None = None
+        self._prompt_token_ids: array[int] | None = None
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._choices: dict[int, _Choice] = {}
@@ -68,30 +73,30 @@ class ChunkReader:
         field = fields_of(chunk)
         self._model = text_of(field("model")) or self._model
         self._response_id = text_of(field("id")) or self._response_id
-        self._keep_prompt(field("prompt_token_ids"))
+        self._keep_prompt_ids(field("prompt_token_ids"))
         if (usage := field("usage")) is not None:
-            count = fields_of(usage)
-            self._prompt_tokens = count_of(count("prompt_tokens"))
-            self._completion_tokens = count_of(count("completion_tokens"))
+            usage_field = fields_of(usage)
+            self._prompt_tokens = count_of(usage_field("prompt_tokens"))
+            self._completion_tokens = count_of(usage_field("completion_tokens"))
         for choice in field("choices") or ():
-            self._keep_prompt(fields_of(choice)("prompt_token_ids"))
+            self._keep_prompt_ids(fields_of(choice)("prompt_token_ids"))
             self._add_choice(choice)
 
-    def _keep_prompt(self, prompt_token_ids: Any) -> None:
-        if self.prompt_token_ids is None:
-            self.prompt_token_ids = ids_of(prompt_token_ids)
+    def _keep_prompt_ids(self, prompt_token_ids: Any) -> None:
+        if self._prompt_token_ids is None:
+            self._prompt_token_ids = ids_of(prompt_token_ids)
 
     def _add_choice(self, choice: Any) -> None:
         field = fields_of(choice)
         draft = self._choice(count_of(field("index")) or 0)
-        part = field("delta")
-        delta = fields_of(part)
-        draft.role = draft.role or text_of(delta("role"))
+        delta = field("delta")
+        delta_field = fields_of(delta)
+        draft.role = draft.role or text_of(delta_field("role"))
         draft.finish_reason = text_of(field("finish_reason")) or draft.finish_reason
-        _append(draft.content, text_of(delta("content")))
-        _append(draft.refusal, text_of(delta("refusal")))
-        _append(draft.reasoning, reasoning_of(part))
-        for position, call in enumerate(delta("tool_calls") or ()):
+        _append(draft.content, text_of(delta_field("content")))
+        _append(draft.refusal, text_of(delta_field("refusal")))
+        _append(draft.reasoning, reasoning_of(delta))
+        for position, call in enumerate(delta_field("tool_calls") or ()):
             _add_tool_call(draft, position, call)
         if (logprobs := field("logprobs")) is not None:
             _add_logprobs(draft, logprobs)
@@ -101,16 +106,16 @@ class ChunkReader:
         return self._choices.setdefault(index, _Choice())
 
     def answer(self, *, complete: bool = True) -> ServerAnswer:
-        """Return what has come so far; a stream that ended before each choice said why it did is not complete."""
-        finished = bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
+        """Return what has come so far; it is `complete` only if, besides, each choice has said why it ended."""
+        has_ended = bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
         return ServerAnswer(
             model=self._model,
             response_id=self._response_id,
-            prompt_token_ids=self.prompt_token_ids,
+            prompt_token_ids=self._prompt_token_ids,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
-            choices=tuple(_finished(index, choice) for index, choice in sorted(self._choices.items())),
-            complete=complete and finished,
+            choices=tuple(_make_choice(index, choice) for index, choice in sorted(self._choices.items())),
+            complete=complete and has_ended,
         )
 
 
@@ -121,11 +126,11 @@ def _append(pieces: list[str], text: str | None) -> None:
 
 def _add_logprobs(draft: _Choice, logprobs: Any) -> None:
     tokens, values = logprobs_of(logprobs)
-    of_content = len(fields_of(logprobs)("content") or ())
-    draft.tokens.extend(tokens[:of_content])
-    draft.logprobs.extend(values[:of_content])
-    draft.refusal_tokens.extend(tokens[of_content:])
-    draft.refusal_logprobs.extend(values[of_content:])
+    content_count = len(fields_of(logprobs)("content") or ())  # those of a refusal follow
+    draft.tokens.extend(tokens[:content_count])
+    draft.logprobs.extend(values[:content_count])
+    draft.refusal_tokens.extend(tokens[content_count:])
+    draft.refusal_logprobs.extend(values[content_count:])
 
 
 def _add_tool_call(draft: _Choice, position: int, delta: Any) -> None:
@@ -140,7 +145,7 @@ def _add_tool_call(draft: _Choice, position: int, delta: Any) -> None:
             call.fields[name] = value
 
 
-def _finished(index: int, choice: _Choice) -> AnswerChoice:
+def _make_choice(index: int, choice: _Choice) -> AnswerChoice:
     calls = []
     for _, call in sorted(choice.tool_calls.items()):
         function = {**call.function, "arguments": "".join(call.arguments)}
@@ -148,9 +153,9 @@ def _finished(index: int, choice: _Choice) -> AnswerChoice:
     return AnswerChoice(
         index=index,
         role=choice.role or "assistant",
-        content=_joined(choice.content, also=bool(calls or choice.refusal)),
-        refusal=_joined(choice.refusal),
-        reasoning=_joined(choice.reasoning),
+        content=_join(choice.content, empty_is_none=bool(calls or choice.refusal)),
+        refusal=_join(choice.refusal),
+        reasoning=_join(choice.reasoning),
         tool_calls=tuple(calls),
         finish_reason=choice.finish_reason,
         tokens=(*choice.tokens, *choice.refusal_tokens),
@@ -159,7 +164,11 @@ def _finished(index: int, choice: _Choice) -> AnswerChoice:
     )
 
 
-def _joined(pieces: list[str], *, also: bool = False) -> str | None:
-    """Join; None where nothing came, or only the empty first delta next to tool calls or a refusal."""
+def _join(pieces: list[str], *, empty_is_none: bool = False) -> str | None:
+    """Return the text of the pieces; None where none came.
+
+    Some servers begin with an empty piece of content also where only tool calls or a refusal follow. An unstreamed
+    answer has no content there: `empty_is_none`.
+    """
     text = "".join(pieces)
-    return None if not pieces or (not text and also) else text
+    return None if not pieces or (not text and empty_is_none) else text

@@ -320,7 +320,7 @@ class Episode:
         alias = nonempty_text(alias)
         if not self.sampled or self.dropped:
             return
-        if self.root_id.startswith(ids.PAUSED):
+        if self.root_id.startswith(ids.PAUSE_PREFIX):
             raise ValueError(
                 "an episode that another process has paused gets its aliases there: its id is not known here"
             )

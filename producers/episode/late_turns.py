@@ -1,8 +1,8 @@
-"""The turns of one answer, made when delivery needs them: not on the thread of the agent that waits for the answer.
+"""The turns of one answer, made when they are sent: not on the thread of the agent that waits for the answer.
 
-There only their places are taken (sequence and time) and the answer's parts are kept; redaction, the verdict on the
-tokens, the split of the prompt and the encoding happen here, on the recorder's own thread, in the order of the calls.
-A turn that cannot be made, or that is larger than a record may be, says so in its reason instead of missing.
+The agent's thread only takes their places (sequence and time) and keeps the answer's parts. Redaction, the verdict on
+the tokens, the split of the prompt and the encoding happen here, on the recorder's own thread, in the order of the
+calls. A turn that cannot be made, or that is larger than a record may be, is sent with that reason and without content.
 """
 
 from array import array
@@ -21,21 +21,24 @@ from rollbus.schemas.records.events import Message, TurnRecorded
 
 CAPTURE_FAILED = "capture_failed"
 TOKEN_BYTES, LOGPROB_BYTES = 96, 32
-"""Of a token's text and of its log-prob, once read."""
+"""About what a token's text and its log-prob take in memory, once read."""
 OTHER_BYTES = 2048
-"""Of the objects around."""
+"""About what the objects around them take."""
 
 
 class TurnMemory:
-    """What the turns of an episode and writer have already carried; belongs to the recorder's own thread."""
+    """What the turns of an episode and writer have already carried, so that the next one need not repeat it.
+
+    Only the recorder's own thread uses it.
+    """
 
     def __init__(self) -> None:
-        """Start with nothing sent."""
+        """Begin with nothing sent."""
         self.calls = OpenCalls()
         self.forget()
 
     def forget(self) -> None:
-        """Start over: the next turn carries all of its own."""
+        """Let the next turn carry its whole prompt and its tools; calls of tools stay open."""
         self.prompts = PromptLog()
         self.tools_sent: set[str] = set()
 
@@ -53,7 +56,7 @@ class LateTurns:
         exchange: Exchange,
         function: str,
     ) -> None:
-        """Make nothing yet; `envelope` returns that of an event by its sequence and time."""
+        """Make nothing yet; `envelope` returns the common fields of an event with this sequence and time."""
         self._outbox, self._memory, self._envelope = outbox, memory, envelope
         self._exchange, self._function = exchange, text_of(function) or ""
         self._drafts: list[Draft] | None = None

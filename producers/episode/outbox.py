@@ -21,7 +21,7 @@ from rollbus.producers.sending.sink import EventSink, Outbound
 from rollbus.producers.turns.redaction import Field, Redactor
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError
-from rollbus.schemas.ids import PAUSED
+from rollbus.schemas.ids import PAUSE_PREFIX
 from rollbus.schemas.records.drops import ProducerReport
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS, Topic
@@ -35,7 +35,7 @@ SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 def address_of(episode_id: str) -> tuple[Topic, str]:
     """Return the topic of an episode's events, and their key; one that is known by its pause alone is an alias."""
     root_id = root_of(episode_id)
-    return (ALIASES if root_id.startswith(PAUSED) else EPISODE_EVENTS), root_id
+    return (ALIASES if root_id.startswith(PAUSE_PREFIX) else EPISODE_EVENTS), root_id
 
 
 def root_of(episode_id: str) -> str:
@@ -64,8 +64,8 @@ class Outbox:
         self.clock_ms, self.new_id = clock_ms, new_id
         self.writer_id = new_id()
         """New per process start and fork."""
-        self.routed: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
-        """Names the version in a call's arguments that the episode gets; None leaves them as they are."""
+        self.add_version: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
+        """Returns a call's arguments with the version that its episode, by id, gets; None leaves them as they are."""
         self.on_turn: Callable[[TurnRecorded, str], None] | None = None
         """Sees every turn, with the hook that saw the call, in the delivery thread."""
         self.first_turns = FirstTurns()

@@ -1,7 +1,7 @@
 """The trace that an episode belongs to, as the W3C `traceparent` text: the caller's, else that of OpenTelemetry's
 current span where the host uses OpenTelemetry.
 
-It is carried as a label of the episode and as a header to other processes, so that traces and episodes join.
+A label of the episode and a header to other processes carry it, so that traces and episodes can be joined.
 """
 
 import re
@@ -17,7 +17,7 @@ def valid_traceparent(value: object) -> str | None:
 
 
 def current_traceparent() -> str | None:
-    """Return that of the current span; None where OpenTelemetry is not loaded, or no span is current."""
+    """Return the traceparent of the current span; None where OpenTelemetry is not loaded, or no span is current."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None

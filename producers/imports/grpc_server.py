@@ -43,7 +43,7 @@ class _Doorkeeper(grpc.ServerInterceptor):  # type: ignore[misc]
         if self._expected is None or same(given, self._expected):
             return True
         principal = self._find_principal(token_in(given)) if self._find_principal else None
-        return principal is not None and "record" in principal.may
+        return principal is not None and "record" in principal.grants
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         if not self._admits(_authorization_in(details.invocation_metadata)):

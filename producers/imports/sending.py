@@ -59,7 +59,7 @@ class Sending:
         records = []
         for event, head in writer.write():
             principal = read_head(head)
-            if principal is not None and isinstance(event, RewardReported) and "feedback" not in principal.may:
+            if principal is not None and isinstance(event, RewardReported) and "feedback" not in principal.grants:
                 counts["rewards_not_allowed"] += 1
                 continue
             records.append(self._record(event, "" if principal is None else principal.name))

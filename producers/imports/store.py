@@ -1,8 +1,8 @@
 """Parts of traces on disk, until their trace is whole and sent; in one SQLite file, so memory stays small.
 
-A part that comes twice is one; what another principal brings in its place is counted, and left out. Of a trace that
-was sent the keys of its parts are kept, not the parts: so one that comes again is known, and one that is new is late,
-unless it is a score, which counts by itself.
+A part that comes twice is kept once; what another principal brings under its key is counted, and left out. When a trace
+is sent, the store forgets its parts and keeps their keys. So it knows a part that comes again. A part that is new by
+then is late, and only counted, unless it is a score, which is sent by itself.
 """
 
 import json
@@ -43,7 +43,10 @@ class Store:
 
     def __init__(self, path: Path | None, *, max_bytes: int | None = None) -> None:
         """Open or create it, of at most so many bytes; None is a temporary file. Raises ConfigurationError."""
-        self._path, self._max_bytes, self._has_removed = path, max_bytes, True
+        self._path, self._max_bytes = path, max_bytes
+        self._has_removed = True
+        """Whether parts were removed since the write-ahead file was emptied; an earlier process may have been killed
+        before it could."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(mode=0o600)
@@ -96,14 +99,14 @@ class Store:
         text = json.dumps(part.document, separators=(",", ":")).encode()
         body = None if is_late else zlib.compress(text, 1)
         values = (part.trace_id, part.kind, part.id, part.is_score, part.principal, body)
-        added = self._db.execute(
+        is_new = self._db.execute(
             "INSERT OR IGNORE INTO parts (trace, kind, id, is_score, principal, body) VALUES (?, ?, ?, ?, ?, ?)", values
         ).rowcount
-        if added:
+        if is_new:
             counts["parts_late" if is_late else "parts"] += 1
         else:
             counts["parts_repeated" if self._principal_of(part) == part.principal else "parts_of_others"] += 1
-        if added and not is_late:
+        if is_new and not is_late:
             self._db.execute(
                 "INSERT INTO traces (trace, changed_ms, ended, bytes) VALUES (?, ?, ?, ?) ON CONFLICT (trace) "
                 "DO UPDATE SET changed_ms = excluded.changed_ms, ended = max(ended, excluded.ended), "
@@ -118,7 +121,7 @@ class Store:
         return str(row[0])
 
     def find_owed(self, limit: int, after: int = 0) -> list[tuple[int, str]]:
-        """Return traces with something to be sent after this number, with their own, in the order they came in."""
+        """Return number and id of traces with something to be sent, after this number, in the order they came in."""
         sql = "SELECT number, trace FROM traces WHERE owed = 1 AND number > ? ORDER BY number LIMIT ?"
         return self._db.execute(sql, (after, limit)).fetchall()
 
@@ -146,7 +149,7 @@ class Store:
         ]
 
     def bytes_of(self, trace_id: str) -> int:
-        """Return how large the parts of a trace are as JSON."""
+        """Return how large the parts of a trace are as JSON, uncompressed."""
         (size,) = self._db.execute("SELECT bytes FROM traces WHERE trace = ?", (trace_id,)).fetchone()
         return int(size)
 
@@ -155,23 +158,27 @@ class Store:
         rows = [(trace_id,) for trace_id in trace_ids]
         with self._changing():
             self._db.executemany("UPDATE parts SET body = NULL WHERE trace = ? AND body IS NOT NULL", rows)
-            first = self._db.executemany("UPDATE traces SET sent = 1 WHERE trace = ? AND sent = 0", rows).rowcount
+            first_time = self._db.executemany("UPDATE traces SET sent = 1 WHERE trace = ? AND sent = 0", rows).rowcount
             self._db.executemany("UPDATE traces SET owed = 0, bytes = 0 WHERE trace = ?", rows)
-            self.count({"traces_sent": max(0, first)})
+            self.count({"traces_sent": max(0, first_time)})
         self._has_removed = True
 
     def forget_sent(self, before_ms: int) -> None:
-        """Forget the traces that were sent and got nothing since."""
-        old = "SELECT trace FROM traces WHERE sent = 1 AND owed = 0 AND changed_ms < ?"
-        self._db.execute(f"DELETE FROM parts WHERE trace IN ({old})", (before_ms,))
-        self._db.execute("DELETE FROM traces WHERE sent = 1 AND owed = 0 AND changed_ms < ?", (before_ms,))
+        """Forget the traces that were sent and got nothing since. Raises UnavailableError where there is no room."""
+        is_old = "sent = 1 AND owed = 0 AND changed_ms < ?"
+        with self._changing():
+            self._db.execute(
+                f"DELETE FROM parts WHERE trace IN (SELECT trace FROM traces WHERE {is_old})", (before_ms,)
+            )
+            self._db.execute(f"DELETE FROM traces WHERE {is_old}", (before_ms,))
 
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to the counts."""
-        self._db.executemany(
-            "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = number + excluded.number",
-            list(counts.items()),
-        )
+        """Add to the counts. Raises UnavailableError where there is no room."""
+        with self._changing():
+            self._db.executemany(
+                "INSERT INTO counts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = number + excluded.number",
+                list(counts.items()),
+            )
 
     def counts(self) -> Counter[str]:
         """Return all counts, over all starts."""
@@ -188,8 +195,9 @@ class Store:
         return None if row is None else json.loads(row[0])
 
     def set_position(self, file: str, position: Mapping[str, Any]) -> None:
-        """Remember how far a file was read."""
-        self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (file, json.dumps(position)))
+        """Remember how far a file was read. Raises UnavailableError where there is no room."""
+        with self._changing():
+            self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", (file, json.dumps(position)))
 
     def commit(self) -> None:
         """Make what was added and marked survive a kill; raises UnavailableError where the disk is full.

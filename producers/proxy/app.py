@@ -32,7 +32,7 @@ from starlette.types import Receive, Scope, Send
 from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
-from rollbus.producers.capture.endpoints import find_surface
+from rollbus.producers.capture.endpoints import find_endpoint
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.episode.rewards import require_signal
 from rollbus.producers.proxy import relay
@@ -230,10 +230,9 @@ class Proxy:
             return await self._record(request, desk, call, scope)
 
     def _call(self, request: Request, recorder: Recorder, episode: Episode | None, body: bytes) -> RecordedCall | None:
-        match = find_surface(f"/{_path_of(request)}")
-        if episode is None or request.method != "POST" or match is None or match[0] != "/":
+        endpoint = find_endpoint(f"/{_path_of(request)}")
+        if episode is None or request.method != "POST" or endpoint is None or endpoint.server != "/":
             return None
-        surface = match[1]
         try:
             arguments = parse(body)
         except ValueError:
@@ -242,7 +241,7 @@ class Proxy:
             return None
         function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
         capture = Capture(recorder.outbox, recorder.episodes, episode, function, self.mode, True, self.refusing)
-        return capture.begin(arguments, surface, self.upstream, body)
+        return capture.begin(arguments, endpoint.surface, self.upstream, body)
 
     async def _record(self, request: Request, desk: Desk, call: RecordedCall, scope: ExitStack) -> Response:
         async def upstream(body: bytes) -> httpx.Response:

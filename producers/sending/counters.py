@@ -3,7 +3,7 @@
 events_emitted = events_delivered + events_spooled + events_queued + every events_dropped.<reason>
 
 `events_spooled` are those that a process left on disk when it ended; what went to disk before counts as delivered.
-`prometheus_text` writes them as text that Prometheus reads; the host serves it, with its own metrics.
+`prometheus_text` writes the counts as text that Prometheus reads; the host serves it, with its own metrics.
 """
 
 import threading
@@ -24,7 +24,7 @@ class Counters:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Count."""
+        """Add to a count, which begins at 0."""
         with self._lock:
             self._counts[name] = self._counts.get(name, 0) + amount
 
@@ -43,7 +43,7 @@ class Counters:
             return dict(sorted(self._counts.items()))
 
     def after_fork(self) -> None:
-        """Start over in a child process: what the parent counted, the parent reports."""
+        """Begin at 0 in a child process: the parent reports what it counted. The lock is new, too."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -55,21 +55,26 @@ def prometheus_text(counters: Mapping[str, int], *, healthy: bool | None, produc
         by_name.setdefault(base, []).append((reason, count))
     lines = []
     for base, samples in sorted(by_name.items()):
-        gauge = base in _GAUGES
-        metric = f"{PREFIX}_{base}" if gauge else f"{PREFIX}_{base}_total"
+        is_gauge = base in _GAUGES
+        metric = f"{PREFIX}_{base}" if is_gauge else f"{PREFIX}_{base}_total"
         lines.append(f"# HELP {metric} {base.replace('_', ' ').capitalize()}, as this recorder has counted.")
-        lines.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}")
-        lines += [f"{metric}{_labels(producer=producer, reason=reason)} {count}" for reason, count in sorted(samples)]
+        lines.append(f"# TYPE {metric} {'gauge' if is_gauge else 'counter'}")
+        lines += [
+            f"{metric}{_write_labels(producer=producer, reason=reason)} {count}" for reason, count in sorted(samples)
+        ]
     if healthy is not None:
         lines.append(f"# HELP {PREFIX}_healthy 1 if the sink took the last events, and not only its spool.")
-        lines += [f"# TYPE {PREFIX}_healthy gauge", f"{PREFIX}_healthy{_labels(producer=producer)} {int(healthy)}"]
+        lines += [
+            f"# TYPE {PREFIX}_healthy gauge",
+            f"{PREFIX}_healthy{_write_labels(producer=producer)} {int(healthy)}",
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _labels(**labels: str) -> str:
-    label_texts = [f'{name}="{_escaped(value)}"' for name, value in labels.items() if value]
+def _write_labels(**labels: str) -> str:
+    label_texts = [f'{name}="{_escape(value)}"' for name, value in labels.items() if value]
     return "{" + ",".join(label_texts) + "}" if label_texts else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

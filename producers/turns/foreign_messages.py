@@ -185,7 +185,7 @@ def _result(block: Mapping[str, Any]) -> Message:
         result = result["value"]
     result = read_blocks(result)
     if isinstance(result, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in result):
-        result = "".join(str(part.get("text", "")) for part in result)
+        result = "".join(str(part.get("text") or "") for part in result)
     content = result if isinstance(result, str) else json_of(result)
     return {"role": "tool", "tool_call_id": block.get("tool_use_id") or _call_id(block), "content": content}
 

@@ -1,6 +1,8 @@
-"""A log line that a library repeats → one line per period, with the number of lines that were left out.
+"""Log records → the lines that are written: which of them, and in which form.
 
-While a broker is away, each of its clients logs that several times a second, which would fill a disk.
+`RepeatFilter` passes a line that a library repeats once per period, with the number of lines that were left out. While
+a broker is away, each of its clients logs that several times a second, which would fill a disk. `LogFormatter` writes
+a line for people, `JsonFormatter` a JSON object.
 """
 
 import json
@@ -11,19 +13,22 @@ from typing import Any
 
 from rollbus.schemas.unseen_characters import escape_lines
 
-LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """What a log line for people shows, for `LogFormatter`."""
 PERIOD_S = 30.0
 """Long enough to read the other lines, short enough to see that the problem is still there."""
-
 MOST_KINDS = 500
 """Kinds of lines that are remembered; some libraries put variable parts into the text itself."""
 
 
 @dataclass(slots=True)
-class _Logged:
+class _PassedLine:
+    """The last line of its kind that was passed."""
+
     at_s: float
+    """Unix time."""
     left_out: int = 0
+    """Lines like it since."""
 
 
 class RepeatFilter(logging.Filter):
@@ -32,7 +37,7 @@ class RepeatFilter(logging.Filter):
     def __init__(self, period_s: float = PERIOD_S) -> None:
         super().__init__()
         self._period_s = period_s
-        self._last_by_kind: dict[tuple[str, str], _Logged] = {}
+        self._last_by_kind: dict[tuple[str, str], _PassedLine] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Decide on one line by its own time; the first after a pause says how many were left out."""
@@ -44,7 +49,7 @@ class RepeatFilter(logging.Filter):
             last.left_out += 1
             return False
         self._last_by_kind.pop(kind, None)
-        self._last_by_kind[kind] = _Logged(record.created)
+        self._last_by_kind[kind] = _PassedLine(record.created)
         if len(self._last_by_kind) > MOST_KINDS:
             del self._last_by_kind[next(iter(self._last_by_kind))]  # the oldest
         if last is not None and last.left_out:

@@ -16,7 +16,7 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.log_filter import LINE, JsonFormatter, LogFormatter, RepeatFilter
+from rollbus.cli.log_filter import LINE_FORMAT, JsonFormatter, LogFormatter, RepeatFilter
 from rollbus.cli.silence import SILENCE
 from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import RollbusError
@@ -25,7 +25,7 @@ from rollbus.schemas.unseen_characters import escape_unseen
 if TYPE_CHECKING:
     from rollbus.settings import Settings as Settings
 else:
-    Settings = Any  # to import it takes longer than to print a help text
+    Settings = Any  # its import takes longer than a help text
 
 
 class Entry(NamedTuple):
@@ -81,7 +81,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "sho
 
 
 class Nouns(Verbs):
-    """A group that imports a command's module only when the command is asked for."""
+    """The root's group: it imports a command's module only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the nouns in the order of the table: the order in which a newcomer needs them."""
@@ -128,7 +128,7 @@ class Nouns(Verbs):
 
 
 class CommandEnd(click.ClickException):
-    """What ended a command; among log lines in JSON it is one, too."""
+    """The error that ended a command, for people; where log lines are JSON, it is printed as one."""
 
     def __init__(self, message: str, ctx: click.Context) -> None:
         """Take the root's context, which knows how log lines are written."""
@@ -169,7 +169,7 @@ def rollbus(ctx: click.Context, config: Path | None, log_format: str, debug: boo
     every number lands in ClickHouse.
     """
     ctx.obj = SettingsFile(config)
-    for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they log what they raise; we report it in words
+    for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they also raise what they log
         library = logging.getLogger(name)
         ctx.call_on_close(partial(library.setLevel, library.level))
         library.setLevel(logging.CRITICAL)
@@ -179,15 +179,15 @@ def rollbus(ctx: click.Context, config: Path | None, log_format: str, debug: boo
 class SettingsFile:
     """Where the settings are; they are read when a command first needs them."""
 
-    named: Path | None
-    """What `--config` or ROLLBUS_CONFIG says."""
+    given_path: Path | None
+    """What `--config` or ROLLBUS_CONFIG says; None where neither is set."""
     _settings: Any = None
     _is_announced: bool = False
 
     @property
     def path(self) -> Path | None:
-        """The file to read: the named one, else ./rollbus.yaml; None where there is neither."""
-        return self.named or (LOCAL_FILE if LOCAL_FILE.is_file() else None)
+        """The file to read: the given one, else ./rollbus.yaml; None where there is neither."""
+        return self.given_path or (LOCAL_FILE if LOCAL_FILE.is_file() else None)
 
     def load(self) -> Any:
         """Return the parsed settings, and say first which file they are from.
@@ -195,15 +195,15 @@ class SettingsFile:
         Raises ConfigurationError with every mistake.
         """
         if self._settings is None:
-            with _no_plugins_of_pydantic():
+            with _without_pydantic_plugins():
                 from rollbus.settings import Settings
             from rollbus.settings_file import count_overrides, load_settings
 
             if not self._is_announced:
                 _say(describe_source(self.path, count_overrides(Settings, os.environ)))
                 self._is_announced = True
-            loaded_settings = load_settings(Settings, self.path, os.environ)
-            self._settings = loaded_settings.with_stack_addresses().with_credentials(os.environ)
+            settings = load_settings(Settings, self.path, os.environ)
+            self._settings = settings.with_stack_addresses().with_credentials(os.environ)
         return self._settings
 
     def reload(self) -> Any:
@@ -213,7 +213,7 @@ class SettingsFile:
 
 
 @contextmanager
-def _no_plugins_of_pydantic() -> Iterator[None]:
+def _without_pydantic_plugins() -> Iterator[None]:
     """Make models without looking for plugins: pydantic reads the metadata of every package that is installed.
 
     Models that are made afterwards, such as a user's, have their plugins.
@@ -249,7 +249,7 @@ def log_to_stderr() -> None:
     SILENCE.command = ""
     context = click.get_current_context(silent=True)
     is_json = context is not None and context.find_root().params.get("log_format") == "json"
-    formatter = JsonFormatter() if is_json else LogFormatter(LINE)
+    formatter = JsonFormatter() if is_json else LogFormatter(LINE_FORMAT)
     logging.basicConfig(level=logging.INFO)
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -8,13 +8,13 @@ import yaml
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings_file import parse_yaml, read_text
 
-NOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""Raised by a text that is not YAML, that holds an impossible date, or that is nested too deep or too large."""
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+"""The parser's errors: for a text that is not YAML, has an impossible date, or is nested too deep or too large."""
 
 
 def read_yaml(path: Path) -> Any:
     """Return the content of a file; raises ConfigurationError if it cannot be read or is not YAML."""
     try:
         return parse_yaml(read_text(path))
-    except (OSError, *NOT_READ) as error:
+    except (OSError, *YAML_ERRORS) as error:
         raise ConfigurationError(f"{path}: {error}") from error

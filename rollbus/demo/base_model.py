@@ -40,9 +40,12 @@ class WarmStartSettings:
     """Longest prompt and reply together; a turn takes up to 49."""
 
 
-def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | None = None) -> Path:
-    """Return the folder of the base model; trains it first (about 20 s on one core) if it does not exist."""
-    target = folder(settings, cache_dir)
+def ensure_base_model(settings: WarmStartSettings, cache_dir: Path, progress: Progress | None = None) -> Path:
+    """Return the folder of the base model; trains it first (about 20 s on one core) if it does not exist.
+
+    `cache_dir` holds the models of all settings. Raises UnavailableError if the training fails.
+    """
+    target = base_model_folder(settings, cache_dir)
     if target.is_dir():
         return target
     command = [sys.executable, "-m", "rollbus.demo.warm_start", str(target), json.dumps(asdict(settings))]
@@ -54,9 +57,9 @@ def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | No
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            bytes_done, _, bytes_total = line.strip().partition(" of ")
-            if progress and bytes_done.isdigit() and bytes_total.isdigit():
-                progress(int(bytes_done), int(bytes_total))
+            steps_done, _, steps_total = line.strip().partition(" of ")
+            if progress and steps_done.isdigit() and steps_total.isdigit():
+                progress(int(steps_done), int(steps_total))
     if not target.is_dir():
         raise UnavailableError(
             f"the warm start ended with code {process.returncode} and left no model at {target}; see {log}"
@@ -65,16 +68,16 @@ def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | No
     return target
 
 
-def folder(settings: WarmStartSettings, cache_dir: Path) -> Path:
+def base_model_folder(settings: WarmStartSettings, cache_dir: Path) -> Path:
     """Return the folder for the model of these settings and this code."""
     digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
-    for source in _sources():
+    for source in _find_sources():
         digest.update(source.read_bytes())
     return cache_dir / f"tictactoe-{digest.hexdigest()[:12]}"
 
 
-def _sources() -> list[Path]:
-    """The code that decides the weights."""
+def _find_sources() -> list[Path]:
+    """Return the files of code that decide the weights."""
     from rollbus import trainer  # the folder only; nothing below it is imported
 
     demo = Path(__file__).parent

@@ -3,9 +3,8 @@
     base model → Kafka, ClickHouse, art-server → topics → worker, sink, trainer
                → evaluation before → traffic while the rest learns → drain → evaluation after → plot, answers
 
-What is learned, from which traffic, is the job's (`job`).
-
-With `keep` the three services of the local stack stay up until `rollbus … down`; everything else always stops.
+The job (`job`) says what is learned and from which traffic. With `keep` the three services of the local stack stay up
+until `rollbus … down`; everything else always stops.
 """
 
 import asyncio
@@ -90,8 +89,8 @@ class Demo:
         """Hold the folder against a second demo."""
         folder = self.options.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        busy = f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
-        with state.hold_file(folder.with_name(f"{folder.name}.lock"), lambda holder: busy):
+        message = f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
+        with state.hold_file(folder.with_name(f"{folder.name}.lock"), lambda holder: message):
             yield
 
     def _run(self) -> BeforeAndAfter:
@@ -116,18 +115,18 @@ class Demo:
                     supervisor.wait()
                 amounts = self._pace()
                 place = StackPlace(stack, settings_file, _token(stack))
-                last = asyncio.run(self._learn(supervisor, place, query, amounts))
+                final_status = asyncio.run(self._learn(supervisor, place, query, amounts))
             with self._timed("evaluation after"):
-                after = self._evaluate(stack, version=last.version, label="after")
+                after = self._evaluate(stack, version=final_status.version, label="after")
             for evaluation in (before, after):
                 asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, evaluation))
             supervisor.check()
-            if last.pause:
+            if final_status.pause:
                 self.console.print(
-                    f"[yellow]{escape(last.pause)}. What it had learned by then:[/yellow]", highlight=False
+                    f"[yellow]{escape(final_status.pause)}. What it had learned by then:[/yellow]", highlight=False
                 )
             comparison = BeforeAndAfter(before, after, success=self.job.outcomes[0][0])
-            self._report(settings.clickhouse, query, comparison, last, amounts)
+            self._report(settings.clickhouse, query, comparison, final_status, amounts)
         return comparison
 
     def _fresh_stack(self) -> StackSettings:
@@ -199,13 +198,13 @@ class Demo:
                 supervisor.start(service)
                 supervisor.wait()
             async with open_lag(connection) as lag:
-                look = _Look(query, lag, view, supervisor, self.job.run)
+                read_next = _NextStatus(query, lag, view, supervisor, self.job.run)
                 limit_s = amounts.time_limit_s
-                await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack, limit_s)
-                return await drain(look)
+                await self._wait_for_traffic(read_next, supervisor, traffic[-1].name, place.stack, limit_s)
+                return await drain(read_next)
 
     async def _wait_for_traffic(
-        self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings, limit_s: float
+        self, read_next: "_NextStatus", supervisor: Supervisor, name: str, stack: StackSettings, limit_s: float
     ) -> None:
         """Return once the traffic has ended, its time is up or the run is paused; UnavailableError if it broke off."""
         deadline = time.monotonic() + limit_s
@@ -213,7 +212,7 @@ class Demo:
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the traffic ends[/yellow]")
                 break
-            if (await look(self.job.words.traffic, may_end=name)).pause:
+            if (await read_next(self.job.words.traffic, may_end=name)).pause:
                 break
         await asyncio.to_thread(supervisor.stop, name)
         log = stack.log_dir / f"{name}.log"
@@ -225,7 +224,7 @@ class Demo:
         clickhouse: ClickHouseSettings,
         query: Query,
         comparison: BeforeAndAfter,
-        last: DemoStatus,
+        final_status: DemoStatus,
         amounts: Amounts,
     ) -> None:
         from rollbus.demo.show.plot import draw  # matplotlib, which is needed at the end alone
@@ -235,13 +234,13 @@ class Demo:
         groups = read_groups(query, namespace=NAMESPACE)
         draw(folder / "learning.png", job, groups, comparison, references, seed=seed)
         report.write_result(
-            folder / "result.json", comparison, references, seed=seed, seconds=self.seconds, steps=last.steps
+            folder / "result.json", comparison, references, seed=seed, seconds=self.seconds, steps=final_status.steps
         )
         report.print_answers(self.console, clickhouse, namespace=NAMESPACE, run=job.run)
         report.print_comparison(self.console, job, comparison, references)
         report.print_next_steps(self.console, folder, is_kept=self.options.keep)
-        took = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in self.seconds.items())
-        self.console.print(f"[dim]{took}[/dim]")
+        durations = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in self.seconds.items())
+        self.console.print(f"[dim]{durations}[/dim]")
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -255,8 +254,8 @@ def _token(stack: StackSettings) -> str:
 
 
 @dataclass(slots=True)
-class _Look:
-    """Checks that all parts run, reads the counts and shows them."""
+class _NextStatus:
+    """Reads the next status: checks that all parts run, reads the counts and shows them."""
 
     query: Query
     lag: LagReader
@@ -271,43 +270,44 @@ class _Look:
         except UnavailableError:
             if may_end is None or not self.supervisor.has_ended(may_end):
                 raise
-        behind = await self._read_lags()
-        status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=self.run, lag=behind)
+        lag_by_stage = await self._read_lags()
+        status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=self.run, lag=lag_by_stage)
         self.view.show(status, phase=phase)
         await asyncio.sleep(POLL_S)
         return status
 
     async def _read_lags(self) -> dict[str, int]:
-        """Return the lag of each consumer that has begun, by its name for people."""
+        """Return the records that each stage is behind, by its name; without a stage that has not begun."""
+        group_by_stage = self._consumer_groups()
         try:
-            groups = await self.lag.read(dict.fromkeys(self._lag_groups().values()))
+            groups = await self.lag.read(dict.fromkeys(group_by_stage.values()))
         except UnavailableError:  # only a number on a screen; `supervisor.check` notices a dead Kafka
             return {}
-        return {name: groups[group].lag for name, group in self._lag_groups().items() if groups[group].partitions}
+        return {stage: groups[group].lag for stage, group in group_by_stage.items() if groups[group].partitions}
 
-    def _lag_groups(self) -> dict[str, str]:
+    def _consumer_groups(self) -> dict[str, str]:
         """Return the consumer group of each stage."""
         stages = {"assembly": "", "scoring": "", "grouping": f".{self.run}", "curriculum": f".{self.run}", "sink": ""}
         return {stage: f"{NAMESPACE}{stage}{of_run}" for stage, of_run in stages.items()}
 
 
 async def drain(
-    look: Callable[[str], Awaitable[DemoStatus]], clock: Callable[[], float] = time.monotonic
+    read_next: Callable[[str], Awaitable[DemoStatus]], clock: Callable[[], float] = time.monotonic
 ) -> DemoStatus:
     """Wait until every batch has been trained and nothing has moved for a while, for as long as something moves.
 
     A paused run trains nothing more. Raises UnavailableError if nothing moves although something is left.
     """
-    moved_s, status = clock(), await look("the last batches are trained")
+    last_move_s, status = clock(), await read_next("the last batches are trained")
     while not status.pause:
-        following = await look("the last batches are trained")
-        now = clock()
-        if following.progress() != status.progress():
-            moved_s = now
-        status = following
-        if status.is_drained and now - moved_s > SETTLED_S:
+        next_status = await read_next("the last batches are trained")
+        now_s = clock()
+        if next_status.progress() != status.progress():
+            last_move_s = now_s
+        status = next_status
+        if status.is_drained and now_s - last_move_s > SETTLED_S:
             return status
-        if now - moved_s > STUCK_S:
+        if now_s - last_move_s > STUCK_S:
             raise UnavailableError(
                 f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} attempts are not "
                 f"yet trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
@@ -316,7 +316,7 @@ async def drain(
 
 
 def can_read(query: Query) -> bool:
-    """Whether the tables exist."""
+    """Say whether the tables exist."""
     try:
         read_status(query, namespace=NAMESPACE, run="")
     except ServiceError:

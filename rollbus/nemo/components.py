@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from pydantic_core import PydanticCustomError
 
 from rollbus.nemo.runs.folder import DATA_DIR
-from rollbus.nemo.training_args import USED, refusals
+from rollbus.nemo.training_args import SETTING_BY_FIELD, refusals
 from rollbus.producers.turns.redaction import Field as TextField
 from rollbus.runtime.credentials import token_for
 
@@ -129,7 +129,7 @@ class ARTTrainingConfig(BaseModel):
     @property
     def train_settings(self) -> dict[str, Any]:
         """Return what is given, by its names in `trainer: train:`."""
-        return {ours: value for name, ours in USED.items() if (value := getattr(self, name)) is not None}
+        return {ours: value for name, ours in SETTING_BY_FIELD.items() if (value := getattr(self, name)) is not None}
 
 
 class BusTrainerAdapterConfig(TrainerAdapterConfig, name="rollbus_trainer_adapter"):

@@ -54,7 +54,7 @@ def choose(
         [
             trajectory
             for position, trajectory in enumerate(collection.trajectories[index])
-            if _member_id(index, position) not in decision.left_out.get(str(index), ())
+            if _member_id(index, position) not in decision.members_left_out.get(str(index), ())
         ]
         for index in included
     ]

@@ -22,7 +22,7 @@ from rollbus.nemo.components import RecordedOpenAIConfig
 from rollbus.nemo.runs.run_recording import RECORDING, RunRecording
 from rollbus.runtime.credentials import token_for
 
-OF_LLAMA_INDEX = (
+_SHARED_LLAMA_INDEX_FIELDS = (
     "model",
     "api_key",
     "api_base",
@@ -32,7 +32,7 @@ OF_LLAMA_INDEX = (
     "max_retries",
     "additional_kwargs",
 )
-"""Fields of LlamaIndex's OpenAI that are as well those of its OpenAILike."""
+"""Fields that LlamaIndex's OpenAI and its OpenAILike both have."""
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def recorded_model(
     async with make(config, builder) as model:
         recording = RECORDING.get()
         if framework is LLMFrameworkEnum.LLAMA_INDEX:
-            yield _recorded_llama_index(model, recording)
+            yield _record_llama_index(model, recording)
             return
         if recording is not None and framework is LLMFrameworkEnum.LANGCHAIN:
             from rollbus.producers.integrations.langchain import record_clients
@@ -60,25 +60,25 @@ def _keep_ids_of_streams(model: Any) -> None:
     if (convert := getattr(model, "_convert_chunk_to_generation_chunk", None)) is None:
         return
 
-    def convert_with_id(chunk: dict[str, Any], *more: Any) -> Any:
-        generation = convert(chunk, *more)
+    def convert_with_id(chunk: dict[str, Any], *arguments: Any) -> Any:
+        generation = convert(chunk, *arguments)
         answer_id = (chunk.get("chunk") or chunk).get("id")
         if generation is not None and answer_id and "finish_reason" in (generation.generation_info or {}):
             generation.message.response_metadata["id"] = answer_id
         return generation
 
-    object.__setattr__(model, convert.__name__, convert_with_id)  # no field of the model
+    object.__setattr__(model, convert.__name__, convert_with_id)  # the model's own assignment takes fields only
 
 
-def _recorded_llama_index(model: Any, recording: RunRecording | None) -> Any:
-    """Return LlamaIndex's model; its OpenAI class knows OpenAI's own models alone, so another's is made OpenAILike."""
+def _record_llama_index(model: Any, recording: RunRecording | None) -> Any:
+    """Return LlamaIndex's model, recorded while a run is; OpenAILike where its OpenAI class refuses the model."""
     client, async_client = model._get_client(), model._get_aclient()
     try:
-        _ = model.metadata
+        _ = model.metadata  # raises for a model that is not OpenAI's
     except ValueError:
         from llama_index.llms.openai_like import OpenAILike
 
-        parameters = {name: getattr(model, name) for name in OF_LLAMA_INDEX}
+        parameters = {name: getattr(model, name) for name in _SHARED_LLAMA_INDEX_FIELDS}
         model = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
     if recording is not None:
         recording.record_tools()
@@ -92,8 +92,8 @@ def active_function() -> str:
     return str(Context.get().active_function.function_name)
 
 
-def with_recorded_models(config: Config, trained_model: "tuple[str, str] | None") -> Config:
-    """Return the configuration with recorded models; `trained_model` is the base model's name and the trained one's.
+def with_recorded_models(config: Config, base_and_trained: "tuple[str, str] | None") -> Config:
+    """Return the configuration with recorded models; `base_and_trained` names the base model and the trained one.
 
     Requests for the base model go to the trained one: the base would never improve.
     """
@@ -103,8 +103,8 @@ def with_recorded_models(config: Config, trained_model: "tuple[str, str] | None"
             values = llm.model_dump(exclude={"type"}, exclude_unset=True)
             if llm.api_key is None and (token := token_for(llm.base_url)):
                 values["api_key"] = token
-            if trained_model is not None and llm.model_name == trained_model[0]:
-                values["model_name"] = trained_model[1]
+            if base_and_trained is not None and llm.model_name == base_and_trained[0]:
+                values["model_name"] = base_and_trained[1]
             llms[name] = RecordedOpenAIConfig.model_validate(values)
         else:
             llms[name] = llm

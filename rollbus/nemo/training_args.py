@@ -6,7 +6,7 @@ instead, so that no one believes it is in force.
 
 from collections.abc import Iterable, Mapping
 
-USED = {
+SETTING_BY_FIELD = {
     "learning_rate": "learning_rate",
     "beta": "kl_coefficient",
     "max_grad_norm": "max_grad_norm",
@@ -15,8 +15,8 @@ USED = {
     "adam_beta2": "adam_beta2",
     "seed": "seed",
 }
-"""By their names there: settings of `trainer: train:`."""
-ELSEWHERE = {
+"""Fields that are used, each with its setting below `trainer: train:`."""
+FIELDS_BY_REPLACEMENT = {
     "`finetuning.num_epochs`": "num_train_epochs max_steps",
     "`rollbus: groups_per_step`; a step takes whole groups": (
         "per_device_train_batch_size per_gpu_train_batch_size gradient_accumulation_steps auto_find_batch_size "
@@ -65,10 +65,16 @@ ELSEWHERE = {
         "dataloader_num_workers dataloader_prefetch_factor dataloader_pin_memory dataloader_persistent_workers"
     ),
 }
-"""What there is instead, and the names of the fields that are refused for it."""
-INSTEAD: Mapping[str, str] = {name: instead for instead, names in ELSEWHERE.items() for name in names.split()}
+"""Fields that are refused, by what there is instead; their names are separated by spaces."""
+REPLACEMENT_BY_FIELD: Mapping[str, str] = {
+    name: replacement for replacement, names in FIELDS_BY_REPLACEMENT.items() for name in names.split()
+}
 
 
 def refusals(names: Iterable[str]) -> dict[str, str]:
     """Return a message for each of the names that is refused."""
-    return {name: f"is not used here; instead: {INSTEAD[name]}" for name in names if name in INSTEAD}
+    return {
+        name: f"is not used here; instead: {REPLACEMENT_BY_FIELD[name]}"
+        for name in names
+        if name in REPLACEMENT_BY_FIELD
+    }

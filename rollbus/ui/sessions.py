@@ -59,7 +59,7 @@ class Sessions:
         if same(token, self._owner):
             return None
         principal = self._find_principal(token) if self._find_principal is not None else None
-        if principal is None or "feedback" not in principal.may:
+        if principal is None or "feedback" not in principal.grants:
             raise RefusedError(403, "this is neither the owner's token nor one that may report feedback")
         return principal
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 STOP_S = 1
+"""For answers that are under way when the server stops."""
 
 
 class MetricsServer:
@@ -28,6 +29,7 @@ class MetricsServer:
         live: Callable[[], str | None],
         token: str | None = None,
     ) -> None:
+        """`metrics` returns the text of `/metrics`; `live` what is wrong, or None if the process is well."""
         self._host, self._port = host, port
         self._metrics, self._live = metrics, live
         self._door = Door(token_admits(token, open_paths=("/live",)), 0, names_of(host))
@@ -35,11 +37,12 @@ class MetricsServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listen; return the port."""
+        """Listen; return the port, which the system chooses for 0. Raises OSError where the address is taken."""
         from rollbus.runtime.http.server import make_server
 
         listener = socket.create_server((self._host, self._port))
         server = make_server(self._answer, self._door, lifespan="off", timeout_graceful_shutdown=STOP_S)
+        # the process handles its signals itself
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
         self._server = server
         self._serving = start_task(server.serve(sockets=[listener]), "metrics server", endless=False)
@@ -52,10 +55,11 @@ class MetricsServer:
             await self._serving
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, body = self._respond(scope["path"])
-        headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body.encode())).encode())]
+        status, text = self._respond(scope["path"])
+        body = text.encode()
+        headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body.encode()})
+        await send({"type": "http.response.body", "body": body})
 
     def _respond(self, path: str) -> tuple[int, str]:
         if path == "/metrics":

@@ -129,7 +129,7 @@ def token_admits(
         principal = find_principal(given_token) if find_principal is not None else None
         if principal is None:
             raise RefusedError(401, KEY_REFUSED, {"www-authenticate": "Bearer"})
-        if needs is None or (grant := needs(head)) not in principal.may:
+        if needs is None or (grant := needs(head)) not in principal.grants:
             requirement = "the owner's token" if needs is None else f"a token that may {grant}"
             raise RefusedError(403, f"principal {principal.name!r} may not do this; it takes {requirement}")
 

@@ -13,13 +13,14 @@ from rollbus.runtime.health.metrics import REQUEST_SECONDS
 from rollbus.runtime.http.guard import App, Door, Guard, Message, Receive, Scope, Send
 
 HEAD_S = 10.0
-"""In which a connection must have sent a whole head, from its opening or from its last answer's end on."""
+"""Within this time a connection must send a whole head, from its opening or from the end of its last answer on."""
 HEAD_BYTES = 65_536
+"""Limit on a head, as of uvicorn's own protocols."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class PromptHeads(H11Protocol):
-    """uvicorn's own protocol, which would wait for a head for ever."""
+class HeadTimeoutProtocol(H11Protocol):
+    """uvicorn's own protocol, which would wait for a head for ever, with a limit on this wait."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -36,13 +37,13 @@ class PromptHeads(H11Protocol):
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel()
+        self._cancel_head_timer()
         super().connection_lost(exc)
 
     def _wait_for_head(self) -> None:
         """Let the time run while a head is awaited, and only then; a piece of it does not start it again."""
         if self.conn.their_state is not h11.IDLE:
-            self._cancel()
+            self._cancel_head_timer()
         elif self._head_timer is None:
             limit_s = max(HEAD_S, self.config.timeout_keep_alive)
             self._head_timer = self.loop.call_later(limit_s, self._close_silent)
@@ -52,15 +53,15 @@ class PromptHeads(H11Protocol):
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.close()
 
-    def _cancel(self) -> None:
+    def _cancel_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """An application with the time of each answer measured, refusals too; method and status are its labels."""
+class TimedApp:
+    """An application with the time of each answer measured, refusals too; its labels are method and status."""
 
     app: App
 
@@ -71,16 +72,18 @@ class Timed:
             return
         began_s, status = time.perf_counter(), 500
 
-        async def noting(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, send_and_note_status)
         finally:
-            method = scope["method"] if scope["method"] in METHODS else "other"  # a label of a stranger's is no label
+            method = (
+                scope["method"] if scope["method"] in METHODS else "other"
+            )  # anyone can send any method, and each would be a series
             REQUEST_SECONDS.labels(method, str(status)).observe(time.perf_counter() - began_s)
 
 
@@ -104,7 +107,7 @@ def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
         "proxy_headers": False,
         "access_log": False,
         "ws": "none",
-        "http": PromptHeads,
+        "http": HeadTimeoutProtocol,
         "h11_max_incomplete_event_size": HEAD_BYTES,
     }
-    return uvicorn.Server(uvicorn.Config(Timed(Guard(app, door)), **standard | options))
+    return uvicorn.Server(uvicorn.Config(TimedApp(Guard(app, door)), **standard | options))

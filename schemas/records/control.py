@@ -11,7 +11,7 @@ from rollbus.schemas.records.events import Excluded
 OPERATOR = "operator"
 """The writer of what an operator says of episodes."""
 RunCommandName = Literal["pause", "resume", "stop", "end_window", "removed"]
-"""`removed` is no operator's: the ticker writes it once a run is no longer in the settings."""
+"""`removed` is not an operator's: the ticker writes it once a run is no longer in the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Tick:
     wall_clock_ms: int
     """The ticker's clock, for reports only."""
     interval_ms: int
+    """Until the next tick; longer while nothing moves."""
     nonce: str = ""
     """Drawn by the ticker: chance comes in with the ticks, as time does, so a replay meets the same."""
 
@@ -43,15 +44,17 @@ class ConfigApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """An operator's command to a run, in the run's log."""
+    """A command to a run, in the run's log: of an operator, of an alarm, or `removed`."""
 
     run_id: str
     command: RunCommandName
     command_id: str
+    """The same command again is one."""
     comment: str | None = None
+    """Why, in words."""
 
 
 def is_control(record: Any) -> bool:
-    """Say whether only the owner may say this: time, a configuration, an operator's exclusion."""
+    """Say whether only the owner may write this record: time, a configuration, an operator's exclusion."""
     kind = type(record)
     return kind is Tick or kind is ConfigApplied or (kind is Excluded and record.writer_id == OPERATOR)

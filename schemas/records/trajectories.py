@@ -194,6 +194,12 @@ class Trajectory:
     config_hash: str = ""
 
 
+def trained_model(trajectory: Trajectory) -> str:
+    """Return the model, without its version, of the first trainable turn, else of the first; empty without turns."""
+    turn = next((turn for turn in trajectory.turns if turn.trainable), next(iter(trajectory.turns), None))
+    return "" if turn is None else turn.model.partition("@")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastTurn:
     """What a reward function must know of an episode's last turn to understand what the user said next."""

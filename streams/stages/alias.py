@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollbus.schemas.ids import PAUSED, reward_event_id
+from rollbus.schemas.ids import PAUSE_PREFIX, reward_event_id
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
@@ -212,7 +212,7 @@ def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: s
 
 def is_pause(alias: str) -> bool:
     """Say whether a name is that of a pause."""
-    return alias.startswith(PAUSED)
+    return alias.startswith(PAUSE_PREFIX)
 
 
 def _with_episode(event: Event, target: Target, signer: str | None) -> Outgoing:

@@ -16,7 +16,7 @@ from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import content_hash, stable_id
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import ResampleRequested
-from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory, trained_model
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
 from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.rows import INT, json_codec
@@ -27,11 +27,14 @@ from rollbus.streams.state.table import RowCodec, Table
 HOUR_MS = 3_600_000
 FORGET_MS = 24 * HOUR_MS
 """After so long an attempt will not come back."""
-ROOM = 2
+TOKENS_PER_ORIGINAL_TOKEN = 2
 """An attempt may sample this multiple of the tokens of the original, unless the run sets a number."""
-_WHOLE = ("completed", "max_turns", "max_tokens")
+_ALL_CALLS_ENDED = ("completed", "max_turns", "max_tokens")
 """Stop reasons after which all calls have ended; after another one a call may still be sampling."""
-_NOW = "now"
+_PRESENT_HOUR = "now"
+"""Key of the one row of the hours' table."""
+_OPENING, _ATTEMPT = "p", "o"
+"""What a waiting key begins with: the rest is the key of an opening, or the episode of an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,12 @@ class Hour:
     """Traffic and spending of one hour of stream time."""
 
     number: int = -1
+    """Hours of stream time since 1970."""
     traffic: int = 0
+    """Trajectories that might need attempts."""
     attempts: int = 0
     tokens: int = 0
+    """Charged for these attempts, less what those that ended have given back."""
 
 
 _HOURS: RowCodec[Hour] = json_codec(
@@ -54,12 +60,15 @@ class Charge:
     """Tokens charged in advance for one attempt."""
 
     tokens: int
-    asked_ms: int
+    charged_ms: int
+    """Stream time of the request."""
     hour: int
     """The hour whose account was charged."""
 
 
-_CHARGES: RowCodec[Charge] = json_codec(lambda row: [row.tokens, row.asked_ms, row.hour], lambda plain: Charge(*plain))
+_CHARGES: RowCodec[Charge] = json_codec(
+    lambda row: [row.tokens, row.charged_ms, row.hour], lambda plain: Charge(*plain)
+)
 
 
 class ResampleState(StageState[RunConfig]):
@@ -75,13 +84,13 @@ class ResampleState(StageState[RunConfig]):
 
     def waiting_keys(self) -> Iterable[str]:
         """Return openings and owed attempts."""
-        return keys_by_kind({"p": self.openings.rows, "o": self.owed.rows})
+        return keys_by_kind({_OPENING: self.openings.rows, _ATTEMPT: self.owed.rows})
 
     def deadline(self, key: str) -> int | None:
         """Return when an opening or an attempt is forgotten."""
-        if key[0] == "o":
+        if key[0] == _ATTEMPT:
             charge = self.owed.get(key[1:])
-            return None if charge is None else self.clock.since(charge.asked_ms) + FORGET_MS
+            return None if charge is None else self.clock.since(charge.charged_ms) + FORGET_MS
         first_ms = self.openings.get(key[1:])
         return None if first_ms is None else self.clock.since(first_ms) + self.config.value.grouping.window_ms
 
@@ -89,12 +98,12 @@ class ResampleState(StageState[RunConfig]):
     def hour(self) -> Hour:
         """The account of the present hour."""
         number = self.clock.now_ms // HOUR_MS
-        row = self.hours.get(_NOW)
+        row = self.hours.get(_PRESENT_HOUR)
         return row if row is not None and row.number == number else Hour(number)
 
     @hour.setter
     def hour(self, hour: Hour) -> None:
-        self.hours.put(_NOW, hour)
+        self.hours.put(_PRESENT_HOUR, hour)
 
 
 class ResampleStage(RunStage[ResampleState]):
@@ -125,7 +134,7 @@ class ResampleStage(RunStage[ResampleState]):
     def pass_time(self, state: ResampleState) -> Iterable[Outgoing]:
         """Forget openings whose window is over, and attempts that will not come back."""
         for key in state.due.due(state.clock.now_ms):
-            table: Table[Any] = state.owed if key[0] == "o" else state.openings
+            table: Table[Any] = state.owed if key[0] == _ATTEMPT else state.openings
             table.delete(key[1:])
         return ()
 
@@ -136,19 +145,19 @@ class ResampleStage(RunStage[ResampleState]):
         config = state.config.value
         if not _is_wanted(trajectory, config) or not state.clock.now_ms:
             return  # before the first tick the hour is unknown, and so is the time until which an attempt is useful
-        opening, allowance = _opening(trajectory), _allowance(trajectory, config)
+        opening, allowance = _hash_opening(trajectory), _allowed_tokens(trajectory, config)
         hour = state.hour = replace(state.hour, traffic=state.hour.traffic + 1)
         if state.openings.get(opening) is not None:
             return
         state.openings.put(opening, state.clock.now_ms)
-        state.due.watch("p" + opening)
+        state.due.watch(_OPENING + opening)
         count = self._affordable_attempts(hour, config, partition, allowance)
-        charged = allowance or 0
-        state.hour = replace(hour, attempts=hour.attempts + count, tokens=hour.tokens + count * charged)
+        tokens_each = allowance or 0
+        state.hour = replace(hour, attempts=hour.attempts + count, tokens=hour.tokens + count * tokens_each)
         for attempt in range(1, count + 1):
             request = self._request(state, trajectory, attempt, allowance)
-            state.owed.put(request.episode_id, Charge(charged, state.clock.now_ms, hour.number))
-            state.due.watch("o" + request.episode_id)
+            state.owed.put(request.episode_id, Charge(tokens_each, state.clock.now_ms, hour.number))
+            state.due.watch(_ATTEMPT + request.episode_id)
             yield Outgoing(RESAMPLE_REQUESTS, request.episode_id, request)
 
     def _affordable_attempts(self, hour: Hour, config: RunConfig, partition: int, allowance: int | None) -> int:
@@ -181,7 +190,7 @@ class ResampleStage(RunStage[ResampleState]):
             example_id=trajectory.example_id,
             agent=trajectory.agent,
             labels=trajectory.labels,
-            model=_model(trajectory),
+            model=trained_model(trajectory),
             messages=trajectory.turns[0].added_messages,
             requested_at_ms=now_ms,
             useful_until_ms=now_ms + state.config.value.grouping.window_ms,
@@ -199,29 +208,26 @@ def _is_wanted(trajectory: Trajectory, config: RunConfig) -> bool:
         and bool(trajectory.turns)
         and (not run_filter.tasks or trajectory.task in run_filter.tasks)
         and (not run_filter.agents or trajectory.agent in run_filter.agents)
-        and _model(trajectory) in (run_filter.models or (config.model,))
+        and trained_model(trajectory) in (run_filter.models or (config.model,))
         and all(trajectory.labels.get(name) == value for name, value in run_filter.labels.items())
     )
 
 
-def _opening(trajectory: Trajectory) -> str:
-    return content_hash([trajectory.task, trajectory.prompt_hash, trajectory.tools_hash, _model(trajectory)])
+def _hash_opening(trajectory: Trajectory) -> str:
+    return content_hash([trajectory.task, trajectory.prompt_hash, trajectory.tools_hash, trained_model(trajectory)])
 
 
-def _model(trajectory: Trajectory) -> str:
-    trained_turn = next((turn for turn in trajectory.turns if turn.trainable), trajectory.turns[0])
-    return trained_turn.model.partition("@")[0]
-
-
-def _allowance(trajectory: Trajectory, config: RunConfig) -> int | None:
+def _allowed_tokens(trajectory: Trajectory, config: RunConfig) -> int | None:
     """Return how many tokens an attempt may sample; None if the run sets no limit."""
     budget = config.resample
     if budget is None or (budget.tokens_per_attempt is None and budget.tokens_per_hour is None):
         return None
-    return budget.tokens_per_attempt or max(1, ROOM * sum(filter(None, _sampled_tokens(trajectory))))
+    return budget.tokens_per_attempt or max(
+        1, TOKENS_PER_ORIGINAL_TOKEN * sum(filter(None, _count_sampled_tokens(trajectory)))
+    )
 
 
-def _sampled_tokens(trajectory: Trajectory) -> list[int | None]:
+def _count_sampled_tokens(trajectory: Trajectory) -> list[int | None]:
     """Return how many tokens each turn sampled; None if neither the server nor the tokens give the number.
 
     Raises InvalidRecordError for tokens of a turn that does not exist; assembly writes no such trajectory.
@@ -243,13 +249,13 @@ def _correct_charge(state: ResampleState, trajectory: Trajectory) -> None:
     The rest is given back only if its number is certain and the hour that paid is not over. What the attempt sampled
     beyond its limit is charged to the present hour.
     """
-    charged = state.owed.get(trajectory.episode_id)
-    if charged is None:
+    charge = state.owed.get(trajectory.episode_id)
+    if charge is None:
         return
-    hour, turns = state.hour, _sampled_tokens(trajectory)
+    hour, counts_by_turn = state.hour, _count_sampled_tokens(trajectory)
     state.owed.delete(trajectory.episode_id)
-    sampled = sum(filter(None, turns))
-    ended = trajectory.closed_by == "ended" and trajectory.stop_reason in _WHOLE
-    certain = ended and bool(turns) and None not in turns
-    if sampled > charged.tokens or (certain and charged.hour == hour.number):
-        state.hour = replace(hour, tokens=hour.tokens + sampled - charged.tokens)
+    sampled_tokens = sum(filter(None, counts_by_turn))
+    has_ended = trajectory.closed_by == "ended" and trajectory.stop_reason in _ALL_CALLS_ENDED
+    is_certain = has_ended and bool(counts_by_turn) and None not in counts_by_turn
+    if sampled_tokens > charge.tokens or (is_certain and charge.hour == hour.number):
+        state.hour = replace(hour, tokens=hour.tokens + sampled_tokens - charge.tokens)

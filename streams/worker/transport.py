@@ -24,7 +24,7 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 
 from rollbus.runtime.kafka.clients import new_consumer
-from rollbus.runtime.kafka.patience import set_fetch_wait
+from rollbus.runtime.kafka.fetch_wait import set_fetch_wait
 from rollbus.streams.exactly_once.batch import Batch, Partition
 from rollbus.streams.kafka.settings import StreamSettings
 

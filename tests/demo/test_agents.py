@@ -122,7 +122,7 @@ async def test_repeated_evaluations_of_a_version_give_the_same_rates() -> None:
         ]
     assert {request["model"] for request in model.requests} == {"agent@3"}
     assert (before.metrics, before.evaluation_id) == (after.metrics, after.evaluation_id)
-    assert not BeforeAndAfter(before, after, "win").is_real
+    assert not BeforeAndAfter(before, after, "win").is_above_zero
     assert all("seed" in request for request in model.requests)
     assert rate_of(before, "win").low < before.metrics["win"] < rate_of(before, "win").high
     assert sum(before.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rollbus.demo.base_model import WarmStartSettings, ensure, folder
+from rollbus.demo.base_model import WarmStartSettings, base_model_folder, ensure_base_model
 from rollbus.demo.configuration import write_settings
 from rollbus.demo.game.job import GROUP_SIZE, GameJob
 from rollbus.demo.run import Demo, DemoOptions
@@ -37,10 +37,10 @@ def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
 
 def test_a_base_model_is_found_again_by_its_settings(tmp_path: Path) -> None:
     settings = WarmStartSettings(seed=3)
-    assert folder(settings, tmp_path) == folder(WarmStartSettings(seed=3), tmp_path)
-    assert folder(settings, tmp_path) != folder(replace(settings, seed=4), tmp_path)
-    folder(settings, tmp_path).mkdir()
-    assert ensure(settings, tmp_path) == folder(settings, tmp_path)
+    assert base_model_folder(settings, tmp_path) == base_model_folder(WarmStartSettings(seed=3), tmp_path)
+    assert base_model_folder(settings, tmp_path) != base_model_folder(replace(settings, seed=4), tmp_path)
+    base_model_folder(settings, tmp_path).mkdir()
+    assert ensure_base_model(settings, tmp_path) == base_model_folder(settings, tmp_path)
 
 
 def test_the_demo_replaces_no_folder_that_it_did_not_make(tmp_path: Path) -> None:

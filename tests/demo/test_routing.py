@@ -15,10 +15,10 @@ from rollbus.demo.job import TRAFFIC_ENDED
 from rollbus.demo.routing import customers as module
 from rollbus.demo.routing.customers import (
     FLUSH_S,
-    LAST_S,
-    SILENT,
-    TAKEN_BACK,
-    WRONG,
+    SILENT_SHARE,
+    STOP_S,
+    TAKEN_BACK_SHARE,
+    WRONG_SHARE,
     Customers,
     CustomerSettings,
     verdict_of,
@@ -57,11 +57,11 @@ def test_a_ticket_and_its_verdict_depend_on_seed_and_number_alone() -> None:
 def test_verdicts_are_wrong_absent_or_retracted_at_the_stated_rates() -> None:
     tickets = [TRAFFIC.ticket(1, number) for number in range(4000)]
     verdicts = [(ticket, verdict) for ticket in tickets if (verdict := verdict_of(ticket, 1))]
-    assert 1 - len(verdicts) / 4000 == pytest.approx(SILENT, abs=0.02)
+    assert 1 - len(verdicts) / 4000 == pytest.approx(SILENT_SHARE, abs=0.02)
     wrong = sum(verdict.teams[-1] != ticket.team for ticket, verdict in verdicts) / len(verdicts)
-    assert wrong == pytest.approx(WRONG, abs=0.02)
+    assert wrong == pytest.approx(WRONG_SHARE, abs=0.02)
     twice = sum(len(verdict.teams) == 2 for _, verdict in verdicts) / len(verdicts)
-    assert twice == pytest.approx(TAKEN_BACK, abs=0.015)
+    assert twice == pytest.approx(TAKEN_BACK_SHARE, abs=0.015)
 
 
 def test_every_example_comes_last_for_some_tickets() -> None:
@@ -103,7 +103,7 @@ def customers(answer: Callable[[httpx.Request], Any], tickets: int) -> tuple[Cus
 async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LONGEST_DELAY_S", 0.01)
+    monkeypatch.setattr(module, "MAX_DELAY_S", 0.01)
     settled = {}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -122,7 +122,7 @@ async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
 async def test_stopped_customers_end_soon_without_an_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "LAST_S", 0.05)
+    monkeypatch.setattr(module, "STOP_S", 0.05)
 
     async def hang(request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
@@ -133,7 +133,7 @@ async def test_stopped_customers_end_soon_without_an_answer(
     with caplog.at_level(logging.INFO):
         await asyncio.wait_for(some.run(), 120)
     assert f"{TRAFFIC_ENDED}: written=0 failed=0 of 5" in caplog.text
-    assert LAST_S + FLUSH_S < STOP_GRACE_S
+    assert STOP_S + FLUSH_S < STOP_GRACE_S
 
 
 async def test_an_error_that_is_not_the_desks_ends_the_customers() -> None:

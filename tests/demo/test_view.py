@@ -140,12 +140,12 @@ def test_every_text_of_the_plot_is_inside_it(job: DemoJob) -> None:
         assert figure.bbox.x0 < box.x0 < box.x1 < figure.bbox.x1, text.get_text()
 
 
-def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
+def test_a_gain_is_above_zero_when_its_whole_interval_is() -> None:
     comparison = make_comparison()
-    assert comparison.is_real
+    assert comparison.is_above_zero
     assert comparison.gain.value == pytest.approx(140 / 812)
-    assert not BeforeAndAfter(comparison.after, comparison.before, "win").is_real
-    assert not BeforeAndAfter(comparison.before, comparison.before, "win").is_real
+    assert not BeforeAndAfter(comparison.after, comparison.before, "win").is_above_zero
+    assert not BeforeAndAfter(comparison.before, comparison.before, "win").is_above_zero
 
 
 def test_a_rate_reads_as_percent() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.demo.base_model import WarmStartSettings, ensure
+from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.schemas.records.delivery import PolicyDecision
@@ -62,7 +62,7 @@ def hook() -> Iterator[Hook]:
 async def test_a_sabotaged_update_is_rolled_back_despite_kills(
     kafka: str, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
-    base = await asyncio.to_thread(ensure, SMALL, tmp_path / "models")
+    base = await asyncio.to_thread(ensure_base_model, SMALL, tmp_path / "models")
     document = settings_document(
         kafka, namespace, learning_rate=SABOTAGING_RATE, episodes_per_step=64, delivery=DELIVERY
     )
@@ -116,7 +116,7 @@ async def test_users_verdicts_stop_a_reward_for_length_despite_kills(
     brokers: list[ServiceProcess], namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
 ) -> None:
     """Then a harmless update serves."""
-    base = await asyncio.to_thread(ensure, UNTAUGHT, tmp_path / "models")
+    base = await asyncio.to_thread(ensure_base_model, UNTAUGHT, tmp_path / "models")
     (broker,) = brokers
     kafka = broker.service.address
     document = settings_document(

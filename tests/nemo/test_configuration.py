@@ -17,7 +17,7 @@ from nat.plugins.openpipe.config import ARTTrainerAdapterConfig
 from rollbus.nemo.components import ART_TYPES, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.runs.settings import settings_of
-from rollbus.nemo.training_args import INSTEAD, USED
+from rollbus.nemo.training_args import REPLACEMENT_BY_FIELD, SETTING_BY_FIELD
 from rollbus.schemas.errors import ConfigurationError
 from tests.nemo import guide_components
 from tests.nemo.world import document
@@ -139,8 +139,8 @@ def test_a_key_that_a_users_own_class_would_pass_over_is_a_mistake(tmp_path: Pat
 def test_every_field_of_arts_trainer_arguments_is_used_or_refused_by_name(tmp_path: Path) -> None:
     annotation: Any = ARTTrainerAdapterConfig.model_fields["training"].annotation
     declared, _ = annotation.__args__
-    assert USED.keys() | INSTEAD.keys() == declared.__annotations__.keys()
-    assert not USED.keys() & INSTEAD.keys()
+    assert SETTING_BY_FIELD.keys() | REPLACEMENT_BY_FIELD.keys() == declared.__annotations__.keys()
+    assert not SETTING_BY_FIELD.keys() & REPLACEMENT_BY_FIELD.keys()
     path = tmp_path / "config.yml"
     path.write_text((GUIDES / "art.yml").read_text().replace("learning_rate:", "warmup_steps: 5\n      learning_rate:"))
     line = path.read_text().splitlines().index("      warmup_steps: 5") + 1

@@ -68,7 +68,7 @@ def test_programs_find_their_tokens_of_the_local_stack(tmp_path: Path, monkeypat
     agent = read_secret(tmp_path, AGENT_TOKEN)
     make_principals(tmp_path)
     assert agent == read_secret(tmp_path, AGENT_TOKEN), "they are made once"
-    assert {name: sorted(token.principal.may) for name, token in read_tokens(tmp_path).items()} == {
+    assert {name: sorted(token.principal.grants) for name, token in read_tokens(tmp_path).items()} == {
         "agent": ["feedback", "record"],
         "reporter": ["feedback"],
     }

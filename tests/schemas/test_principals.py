@@ -9,9 +9,9 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.principals import (
     BY_OWNER,
     Principal,
+    identify_token,
     make_principal,
     make_token,
-    read_token_text,
     split_token,
 )
 from rollbus.schemas.signing import Signing, signed
@@ -35,11 +35,11 @@ def written_by(token: str, data: bytes, *, timestamp: int = 0) -> Raw:
 
 def test_a_token_names_its_principal_and_no_other_key_makes_it() -> None:
     token = make_token(ROOT, AGENT)
-    assert read_token_text([ROOT], token) == AGENT
-    assert read_token_text([b"before", ROOT], token) == AGENT, "a key that is being replaced"
-    assert read_token_text([b"another key"], token) is None
+    assert identify_token([ROOT], token) == AGENT
+    assert identify_token([b"before", ROOT], token) == AGENT, "a key that is being replaced"
+    assert identify_token([b"another key"], token) is None
     for wrong in ("", "none", "rb.agent-7.r.1", token[:-1], token.replace(".r.", ".fr."), token.replace(".1.", ".2.")):
-        assert read_token_text([ROOT], wrong) is None
+        assert identify_token([ROOT], wrong) is None
 
 
 def test_the_owners_key_opens_no_door() -> None:
@@ -49,7 +49,7 @@ def test_the_owners_key_opens_no_door() -> None:
     with pytest.raises(ConfigurationError, match="may record and feedback"):
         make_principal("agent-7", ["train"])
     internal = make_token(ROOT, Principal("proxy", frozenset({"record"}), BY_OWNER))
-    assert read_token_text([ROOT], internal) is None
+    assert identify_token([ROOT], internal) is None
 
 
 def test_a_record_counts_as_its_principals_if_the_principal_may_write_it() -> None:

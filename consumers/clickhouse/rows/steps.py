@@ -74,8 +74,8 @@ _DROPPED = Fill(
 
 
 def step_members(record: StepCompleted | StepSkipped, origin: Origin) -> Rows:
-    """Return the fate of every trajectory in a step's batch."""
-    shared = {
+    """Return a row of `step_members` for the fate of every trajectory in a step's batch."""
+    step_columns = {
         "run_id": record.run_id,
         "step": record.step,
         "batch_hash": record.batch_hash,
@@ -83,6 +83,6 @@ def step_members(record: StepCompleted | StepSkipped, origin: Origin) -> Rows:
     }
     trained_members = record.trained if isinstance(record, StepCompleted) else ()
     version = record.policy_version if isinstance(record, StepCompleted) else None
-    rows = [_TRAINED.row(member, origin, **shared, policy_version=version) for member in trained_members]
-    rows += [_DROPPED.row(member, origin, **shared, policy_version=None) for member in record.dropped]
+    rows = [_TRAINED.row(member, origin, **step_columns, policy_version=version) for member in trained_members]
+    rows += [_DROPPED.row(member, origin, **step_columns, policy_version=None) for member in record.dropped]
     return [("step_members", row) for row in rows]

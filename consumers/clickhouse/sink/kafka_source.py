@@ -16,7 +16,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, Of
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
-from rollbus.runtime.kafka.patience import set_fetch_wait
+from rollbus.runtime.kafka.fetch_wait import set_fetch_wait
 from rollbus.runtime.kafka.positions import Position, Positions, commit_marks
 from rollbus.runtime.log_mark import LogMark
 from rollbus.schemas.record_makers import maker

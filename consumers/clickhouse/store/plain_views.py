@@ -17,8 +17,9 @@ from rollbus.schemas.ids import hash_bytes
 
 logger = logging.getLogger(__name__)
 
-FOLDER = Path(__file__).parents[1] / "plain"
+STATEMENTS_FOLDER = Path(__file__).parents[1] / "plain"
 SUFFIX = "_views"
+"""Of the second database, after the name of the first."""
 _TABLES = (
     "SELECT table, arrayStringConcat(groupArray(name), ', ') FROM system.columns WHERE database = {database:String} "
     "AND default_kind != 'MATERIALIZED' AND table IN (SELECT name FROM system.tables WHERE database = "
@@ -28,7 +29,7 @@ _COMMENTS = "SELECT name, comment FROM system.tables WHERE database = {database:
 
 
 def make_plain_views(settings: ClickHouseSettings) -> list[str]:
-    """Make the views that are missing or from another version, and return their names.
+    """Make the views that are missing or have another statement, and return the names of these.
 
     A user that may not make a database gets a warning instead: the sink works without them.
     """
@@ -36,23 +37,26 @@ def make_plain_views(settings: ClickHouseSettings) -> list[str]:
     with closing(ClickHouse(settings, database="default")) as client:
         try:
             client.command(f"CREATE DATABASE IF NOT EXISTS {views}")
-            marks = dict(client.query(_COMMENTS, {"database": views})[1])
-            view_names = []
+            _, comments = client.query(_COMMENTS, {"database": views})
+            mark_by_view = dict(comments)
+            changed_views = []
             for name, select in _selects(client, settings.database).items():
                 mark = f"rollbus {hash_bytes(select.encode())[:16]}"
-                if marks.get(name) != mark:
+                if mark_by_view.get(name) != mark:
                     client.command(f"CREATE OR REPLACE VIEW {views}.{name} AS {select} COMMENT '{mark}'")
-                    view_names.append(name)
+                    changed_views.append(name)
         except RejectedError as error:
             logger.warning("no plain views for other tools in database %s: %s", views, error)
             return []
-    return view_names
+    return changed_views
 
 
 def _selects(client: ClickHouse, database: str) -> dict[str, str]:
     """Return each view's statement by its name; columns are named, so that a new one gives another statement."""
-    tables = client.query(_TABLES, {"database": database})[1]
-    texts = {path.stem: split_statements(path.read_text())[0] for path in FOLDER.glob("*.sql")}
+    _, tables = client.query(_TABLES, {"database": database})
+    texts = {
+        path.stem: split_statements(path.read_text(encoding="utf-8"))[0] for path in STATEMENTS_FOLDER.glob("*.sql")
+    }
     return {str(name): f"SELECT {columns} FROM {database}.{name} FINAL" for name, columns in tables} | {
         name: text.replace("${database}", database) for name, text in texts.items()
     }

@@ -38,15 +38,18 @@ BOOKKEEPING = (
     *("event_ts", "is_deleted", "execution_trace_id"),
     *("prompt_tokens", "completion_tokens", "total_tokens", "input_usage", "output_usage", "total_usage"),
 )
-"""Fields that say nothing of what was asked, answered or thought of it, or say it again: read, and not kept."""
+"""Fields that say nothing of the question, the answer or a verdict on it, or repeat it: they count as read, and are not
+kept."""
 PRICES = re.compile(r".*(cost|price|pricing).*")
-SENDERS = re.compile(r"resourceAttributes\..+|scope\.(name|version|attributes\..+)")
-"""Metadata that the server adds: of which SDK and process a span came. Elsewhere it is in these two, as objects."""
+SENDER_NAMES = re.compile(r"resourceAttributes\..+|scope\.(name|version|attributes\..+)")
+SENDER_OBJECTS = ("scope", "resourceAttributes")
+"""Metadata that the server adds: the SDK and the process that a span came from. Some exports have a field for each of
+its parts, others have two objects."""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
-    """Yield a trace, an observation or a score, or a trace with those it holds, or those of a page or a session of the
-    API; raises ForeignDocumentError.
+    """Yield the parts in a document: of a trace with its observations and scores, of one of these alone, or of all in a
+    page or a session of the API; raises ForeignDocumentError.
     """
     row = _snake(document)
     if "id" not in row and "export_source" in row and isinstance(row.get("files"), list):
@@ -67,7 +70,9 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
         row |= _subject(row.pop("subject", None))
         if row.get("trace_id"):
             yield _part("score", row)
-        elif not (row.get("session_id") or row.get("dataset_run_id")):  # their scores are of no episode
+        elif not (
+            row.get("session_id") or row.get("dataset_run_id")
+        ):  # scores of a session or a data set's run: of no trace
             raise ForeignDocumentError(
                 "this score does not name what it is of; ask the API for its subject: /api/public/v3/scores?fields="
                 "core,details,subject,annotation"
@@ -130,7 +135,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         fields.count_unread(unmapped, "langfuse.observation")
     inputs, outputs = row.take("input"), row.take("output")
     if not spans and (inputs is not None or outputs is not None):
-        spans = _alone(trace_id, row, inputs, outputs)
+        spans = _make_single_call(trace_id, row, inputs, outputs)
     _ignore_bookkeeping(row)
     name = row.text("name") or next(iter(names), None)
     row.take("id", "timestamp", "_deprecation")
@@ -148,7 +153,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     )
 
 
-def _alone(trace_id: str, row: Fields, inputs: Any, outputs: Any) -> list[ImportedSpan]:
+def _make_single_call(trace_id: str, row: Fields, inputs: Any, outputs: Any) -> list[ImportedSpan]:
     """Return a trace without observations as one call: its input and output are all there is."""
     at = ns_of(row.take("timestamp"), "timestamp")
     if (answer := read_answer(outputs)) is None:
@@ -167,18 +172,18 @@ def _add_labels(labels: dict[str, str], fields: Fields) -> None:
 
 
 def _read_metadata(value: Any) -> dict[str, Any]:
-    """Return what somebody noted of a trace or an observation, without what the server adds."""
-    metadata = read_json(value)
-    noted = metadata.items() if isinstance(metadata, Mapping) else ()
-    read = {str(name): _read_noted(content) for name, content in noted if not SENDERS.fullmatch(str(name))}
-    return {name: content for name, content in read.items() if not _is_sender(name, content)}
+    """Return the metadata that the application gave a trace or an observation, without what the server adds."""
+    document = read_json(value)
+    entries = document.items() if isinstance(document, Mapping) else ()
+    metadata = {str(name): _read_entry(content) for name, content in entries if not SENDER_NAMES.fullmatch(str(name))}
+    return {name: content for name, content in metadata.items() if not _is_sender_object(name, content)}
 
 
-def _is_sender(name: str, content: Any) -> bool:
-    return name in ("scope", "resourceAttributes") and isinstance(content, Mapping)
+def _is_sender_object(name: str, content: Any) -> bool:
+    return name in SENDER_OBJECTS and isinstance(content, Mapping)
 
 
-def _read_noted(content: Any) -> Any:
+def _read_entry(content: Any) -> Any:
     """Return a value of metadata, which exports may hold as JSON text, texts with their quotes too."""
     if not isinstance(content, str) or content[:1] != '"':
         return read_json(content)
@@ -198,30 +203,30 @@ def _root_metadata(observations: Sequence[TracePart]) -> Any:
 
 def _span(span_id: str, fields: Fields, labels: Mapping[str, str], unmapped: Counter[str]) -> ImportedSpan:
     start = ns_of(fields.take("start_time"), "start_time")
-    ended = fields.take("end_time", "completion_start_time")
+    end = fields.take("end_time", "completion_start_time")
     kind, name = str(fields.take("type") or "SPAN").upper(), fields.text("name") or ""
     metadata = _read_metadata(fields.take("metadata"))
     for field, value in metadata.items():
         if field != FINISH_REASON and field not in labels and value not in (None, "", [], {}):
             unmapped[f"langfuse.observation.metadata.{field}"] += 1
-    failed = str(fields.take("level") or "") == "ERROR"
+    has_failed = str(fields.take("level") or "") == "ERROR"
     message = fields.text("status_message")
     _ignore_bookkeeping(fields)
-    fields.take("id", "trace_id", "environment")
+    fields.take("id", "trace_id", "environment")  # read elsewhere
     return ImportedSpan(
         id=span_id,
         parent_id=fields.text("parent_observation_id"),
         name=name,
         start_ns=start,
-        end_ns=max(start, ns_of(ended, "end_time")) if ended else start,
+        end_ns=max(start, ns_of(end, "end_time")) if end else start,
         content=read_observation(kind, name, fields, text_of(metadata.get(FINISH_REASON))),
         agent=name if kind in AGENTS or metadata.get("lc_agent_name") == name else None,
-        error=(message or "the observation failed") if failed else None,
+        error=(message or "the observation failed") if has_failed else None,
     )
 
 
 def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | None:
-    """Return a score; one without a number, such as a category or a text, is counted."""
+    """Return a score; None for one without a number, such as a category or a text, which is counted."""
     fields = Fields(row)
     name, value = fields.text("name") or "reward", fields.take("value")
     is_number = str(fields.take("data_type") or "NUMERIC") in ("NUMERIC", "BOOLEAN")
@@ -230,18 +235,17 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
         unmapped["langfuse.score without a number"] += 1
         return None
     at = fields.take("timestamp", "created_at")
-    source = fields.text("source")
     score = ImportedScore(
         id=str(fields.take("id")),
         name=name,
         value=number,
-        source=(source or "langfuse").lower(),
+        source=(fields.text("source") or "langfuse").lower(),
         span_id=fields.text("observation_id"),
         comment=fields.text("comment"),
         at_ns=ns_of(at, "timestamp") if at else 0,
     )
     _ignore_bookkeeping(fields)
-    fields.take("trace_id", "session_id", "environment", "string_value", "updated_at", "trace")
+    fields.take("trace_id", "session_id", "environment", "string_value", "trace")
     fields.count_unread(unmapped, "langfuse.score")
     return score
 
@@ -259,4 +263,5 @@ def _ignore_bookkeeping(fields: Fields) -> None:
 
 
 def _snake(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with its names in snake_case, as the blob storage export has them."""
     return {_CAPITAL.sub(r"_\1", str(name)).lower(): value for name, value in document.items()}

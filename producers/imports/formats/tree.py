@@ -1,6 +1,6 @@
 """The order of a trace's spans: by the tree, and among siblings by their start.
 
-Siblings come from one process, and so from one clock; clocks of different services may be apart without changing the
+Siblings come from one process, and so from one clock; so clocks of different services that are apart do not change the
 order. A span comes after those below it, as it ends after them.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rollbus.producers.imports.formats.trace import ImportedCall, ImportedSpan, ImportedTool
 
 
-class Placed(NamedTuple):
+class PlacedSpan(NamedTuple):
     """A span with a call or a tool, in its place."""
 
     span: ImportedSpan
@@ -18,7 +18,7 @@ class Placed(NamedTuple):
     """Name of the nearest agent at or above it."""
 
 
-def place_spans(spans: Iterable[ImportedSpan]) -> tuple[list[Placed], int]:
+def place_spans(spans: Iterable[ImportedSpan]) -> tuple[list[PlacedSpan], int]:
     """Return the calls and tools in order, and how many calls were left out.
 
     A call that has a call below it is the same one, seen by two instrumentations: the inner one counts.
@@ -31,10 +31,10 @@ def place_spans(spans: Iterable[ImportedSpan]) -> tuple[list[Placed], int]:
     ordered: list[tuple[ImportedSpan, str]] = []
     seen: set[str] = set()
     for root in (*children.get(None, ()), *spans_by_id.values()):  # the rest only where spans are each other's parents
-        _walk(root, children, seen, ordered)
-    wraps = _find_wrappers(spans_by_id, [span for span, _ in ordered])
-    placed = [Placed(span, function) for span, function in ordered if span.content and span.id not in wraps]
-    return placed, len(wraps)
+        _order_subtree(root, children, seen, ordered)
+    wrapper_ids = _find_wrappers(spans_by_id, [span for span, _ in ordered])
+    placed = [PlacedSpan(span, function) for span, function in ordered if span.content and span.id not in wrapper_ids]
+    return placed, len(wrapper_ids)
 
 
 def find_missing_parents(spans: Sequence[ImportedSpan]) -> int:
@@ -43,12 +43,13 @@ def find_missing_parents(spans: Sequence[ImportedSpan]) -> int:
     return sum(1 for span in spans if span.parent_id is not None and span.parent_id not in span_ids)
 
 
-def _walk(
+def _order_subtree(
     root: ImportedSpan,
     children: dict[str | None, list[ImportedSpan]],
     seen: set[str],
     ordered: list[tuple[ImportedSpan, str]],
 ) -> None:
+    """Append the spans from a root down, each with its agent; with a stack, as a trace may be deep."""
     stack: list[tuple[ImportedSpan, str, bool]] = [(root, "", False)]
     while stack:
         span, function, is_done = stack.pop()
@@ -66,7 +67,7 @@ def _find_wrappers(spans_by_id: dict[str, ImportedSpan], ordered: list[ImportedS
     wrappers: set[str] = set()
     for span in ordered:
         above = spans_by_id.get(span.parent_id or "") if isinstance(span.content, ImportedCall) else None
-        for _ in spans_by_id:
+        for _ in spans_by_id:  # a bound, where spans are each other's parents
             if above is None or above is span or isinstance(above.content, ImportedTool) or above.id in wrappers:
                 break
             if isinstance(above.content, ImportedCall):

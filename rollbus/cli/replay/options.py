@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from rollbus.cli.yaml_text import NOT_READ, read_yaml
+from rollbus.cli.yaml_text import YAML_ERRORS, read_yaml
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.schemas.records.config import Config, CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.settings_file import describe_mistake, parse_yaml
@@ -92,7 +92,7 @@ def _restore_off(values: Mapping[str, Any]) -> dict[str, Any]:
 def _parse_value(value: str, option: str) -> Any:
     try:
         return parse_yaml(value)
-    except NOT_READ as error:
+    except YAML_ERRORS as error:
         raise ConfigurationError(f"{option}: {value!r:.200} is not a value: {error}") from error
 
 

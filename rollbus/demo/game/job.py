@@ -10,8 +10,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from rollbus.cli.progress import show_progress
-from rollbus.demo import base_model
-from rollbus.demo.base_model import WarmStartSettings
+from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.demo.game.evaluation import GAMES, evaluate, schedule
 from rollbus.demo.game.game import Result, held_out_openings
@@ -53,7 +52,7 @@ class GameJob:
     def make_base_model(self, seed: int, cache: Path) -> Path:
         """Teach the model to play as a beginner, unless a model of this seed is there."""
         with show_progress("teaching the base model to play as a beginner") as progress:
-            return base_model.ensure(WarmStartSettings(seed=seed), cache, progress)
+            return ensure_base_model(WarmStartSettings(seed=seed), cache, progress)
 
     def settings(self) -> dict[str, Any]:
         """Return what decides what learns, and how."""

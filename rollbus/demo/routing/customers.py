@@ -26,18 +26,18 @@ from rollbus.producers import Recorder
 
 logger = logging.getLogger(__name__)
 
-WRONG = 0.1
-"""Of the verdicts: the colleague names another team."""
-SILENT = 0.1
-"""Of the tickets: no verdict ever."""
-TAKEN_BACK = 0.05
-"""Of the verdicts: first a wrong one, and the right one later."""
-BURST = 8
-"""Tickets arrive together, up to so many."""
-DELAY_S, LONGEST_DELAY_S = 2.0, 4.0
+WRONG_SHARE = 0.1
+"""Share of the verdicts in which the colleague names a wrong team, and leaves it."""
+SILENT_SHARE = 0.1
+"""Share of the tickets that never get a verdict."""
+TAKEN_BACK_SHARE = 0.05
+"""Share of the verdicts that first name a wrong team, and the right one later."""
+MAX_BURST = 8
+"""Tickets that arrive together, at most."""
+MEAN_DELAY_S, MAX_DELAY_S = 2.0, 4.0
 """Mean and longest wait for a verdict, and for the one after it; seconds here are days there."""
-LAST_S, FLUSH_S = 4.0, 4.0
-"""After a stop: for verdicts that are due, and to deliver them. The demo ends after 10 s what has not ended by then."""
+STOP_S, FLUSH_S = 4.0, 4.0
+"""After a stop: for verdicts that are due, and to send them. The demo ends after 10 s what has not ended by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,14 @@ def verdict_of(ticket: Ticket, seed: int) -> ColleagueVerdict | None:
     """Return what a colleague will say; None for nothing."""
     rng = random.Random(f"verdict:{seed}:{ticket.order}")
     other_teams = [team for team in TEAMS if team != ticket.team]
-    wrong, delay_s = rng.choice(other_teams), min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S)
-    kind = rng.random()
-    if rng.random() < SILENT:
+    wrong_team, delay_s = rng.choice(other_teams), min(rng.expovariate(1 / MEAN_DELAY_S), MAX_DELAY_S)
+    kind_draw = rng.random()
+    if rng.random() < SILENT_SHARE:
         return None
-    if kind < WRONG:
-        return ColleagueVerdict((wrong,), delay_s)
-    return ColleagueVerdict((wrong, ticket.team) if kind < WRONG + TAKEN_BACK else (ticket.team,), delay_s)
+    if kind_draw < WRONG_SHARE:
+        return ColleagueVerdict((wrong_team,), delay_s)
+    is_taken_back = kind_draw < WRONG_SHARE + TAKEN_BACK_SHARE
+    return ColleagueVerdict((wrong_team, ticket.team) if is_taken_back else (ticket.team,), delay_s)
 
 
 class Customers:
@@ -80,13 +81,16 @@ class Customers:
 
     def __init__(self, settings: CustomerSettings, recorder: Recorder, desk: httpx.AsyncClient) -> None:
         self._settings, self._recorder, self._desk = settings, recorder, desk
-        self._stopping, self._limit = asyncio.Event(), asyncio.timeout(None)
+        self._stopping = asyncio.Event()
+        self._time_limit = asyncio.timeout(None)
+        """On the whole of `run`; set by `stop`."""
         self.written = self.failed = 0
+        """Tickets that the desk answered, and others."""
 
     def stop(self) -> None:
-        """Write no more tickets; `run` returns once those that are written have their verdicts, or after LAST_S."""
+        """Write no more tickets; `run` returns once those that are written have their verdicts, or after STOP_S."""
         self._stopping.set()
-        self._limit.reschedule(asyncio.get_running_loop().time() + LAST_S)
+        self._time_limit.reschedule(asyncio.get_running_loop().time() + STOP_S)
 
     async def run(self) -> None:
         """Write tickets until stopped, or until the number of tickets is reached."""
@@ -94,9 +98,9 @@ class Customers:
         traffic = TASKS[settings.task].traffic
         rng = random.Random(settings.seed)
         with suppress(TimeoutError):
-            async with self._limit, asyncio.TaskGroup() as tickets:
+            async with self._time_limit, asyncio.TaskGroup() as tickets:
                 while number < settings.tickets and not self._stopping.is_set():
-                    burst = min(rng.randint(1, BURST), settings.tickets - number)
+                    burst = min(rng.randint(1, MAX_BURST), settings.tickets - number)
                     for _ in range(burst):
                         tickets.create_task(self._write(traffic.ticket(settings.seed, number)))
                         number += 1
@@ -119,19 +123,19 @@ class Customers:
             logger.warning("ticket failed: order=%s %r", ticket.order, error)
 
     async def _report(self, order: str, answered_team: str | None, verdict: ColleagueVerdict) -> None:
-        earlier: str | None = None
+        earlier_id: str | None = None
         for named_team in verdict.teams:
             await asyncio.sleep(verdict.delay_s)
             reward = float(answered_team == named_team)
-            earlier = self._recorder.feedback(
-                alias=order, reward=reward, key=f"{order}:{named_team}", supersedes=earlier
+            earlier_id = self._recorder.feedback(
+                alias=order, reward=reward, key=f"{order}:{named_team}", supersedes=earlier_id
             )
             if named_team == verdict.teams[-1]:
                 (await self._desk.put(f"/tickets/{order}/team", json={"team": named_team})).raise_for_status()
 
 
 async def write_tickets(settings: CustomerSettings) -> None:
-    """Connect, write, deliver what was reported."""
+    """Connect, write tickets, and send what was reported."""
     recorder = rollbus.producers.init(
         bootstrap_servers=settings.bootstrap_servers, namespace=settings.namespace, producer="routing-customers"
     )

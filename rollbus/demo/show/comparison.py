@@ -7,6 +7,7 @@ from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.evaluation import difference, interval_of
 
 FORMULAS = "rates: Wilson 95 %; difference: Newcombe 95 % (method 10)"
+"""How `trainer/validation/evaluation.py` computes the intervals, for the reader of a result."""
 
 
 class ConfidenceInterval(NamedTuple):
@@ -17,24 +18,26 @@ class ConfidenceInterval(NamedTuple):
     high: float
 
     def percent(self) -> str:
+        """Return the text for people, in percent."""
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeAndAfter:
-    """The same episodes, before and after."""
+    """The evaluations of the base model and of the last version, on the same tasks."""
 
     before: Evaluation
     after: Evaluation
     success: str
-    """The metric that says whether it learned."""
+    """Name of the outcome whose share says whether it learned."""
 
     @property
     def gain(self) -> ConfidenceInterval:
+        """Share of successes after, less that before."""
         return ConfidenceInterval(*difference(self.after, self.before, self.success))
 
     @property
-    def is_real(self) -> bool:
+    def is_above_zero(self) -> bool:
         """Whether the interval of the difference lies above zero."""
         return self.gain.low > 0
 
@@ -44,5 +47,5 @@ class BeforeAndAfter:
 
 
 def rate_of(evaluation: Evaluation, outcome: str) -> ConfidenceInterval:
-    """Return the share of episodes that ended so."""
+    """Return the share of episodes with an outcome."""
     return ConfidenceInterval(*interval_of(evaluation, outcome))

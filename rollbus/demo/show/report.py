@@ -41,7 +41,7 @@ def print_comparison(
         table.add_row(outcome, *rates, style="bold" if outcome == comparison.success else "")
     console.print(table)
     gain = comparison.gain
-    verdict = "it learned" if comparison.is_real else "[red]no rise that chance could not explain[/red]"
+    verdict = "it learned" if comparison.is_above_zero else "[red]no rise that chance could not explain[/red]"
     console.print(
         f"{job.words.success} {100 * gain.value:+.1f} points, 95 % from {100 * gain.low:+.1f} to "
         f"{100 * gain.high:+.1f}: {verdict}   [dim]({FORMULAS})[/dim]"

@@ -3,7 +3,7 @@
 clickhouse-connect's ordinary HTTP client, sync and async, works against it unchanged; production changes
 the host.
 
-    request ─clickhouse_request▶ EngineRequest ─clickhouse_engine▶ EngineAnswer ─▶ headers, body in its encoding
+    request ─request▶ EngineRequest ─engine▶ EngineAnswer ─▶ headers, body in its encoding
 
 It answers with ClickHouse's own error code to what it does not serve: external tables, native block framing,
 several statements in one request, engines and functions that reach outside. Answers over a megabyte are sent
@@ -36,7 +36,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
 
-from rollbus.cli.log_filter import LINE, LogFormatter
+from rollbus.cli.log_filter import LINE_FORMAT, LogFormatter
 from rollbus.local.clickhouse.compression import BlockPacker, EncodingPacker, Packer, PlainPacker, choose_encoding
 from rollbus.local.clickhouse.confinement import confine, shed_environment
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
@@ -56,8 +56,9 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.stack_settings import HOST, StackSettings
 
 if TYPE_CHECKING:
-    from rollbus.local.clickhouse.engine import Engine, EngineAnswer
-    from rollbus.local.clickhouse.stream import Rest
+    from rollbus.local.clickhouse.answers import EngineAnswer
+    from rollbus.local.clickhouse.engine import Engine
+    from rollbus.local.clickhouse.stream import RemainingPieces
 
 THREADS = 16
 """Statements at a time; the engine runs outside Python's lock."""
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"port {options.port} of {HOST} cannot be used: {error.strerror}", file=sys.stderr)
         return 1
     to_stderr = logging.StreamHandler()
-    to_stderr.setFormatter(LogFormatter(LINE))
+    to_stderr.setFormatter(LogFormatter(LINE_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[to_stderr])
     for missing in confine(data):
         print(f"this process keeps rights that it does not need, as the kernel lacks {missing}", file=sys.stderr)
@@ -283,7 +284,9 @@ class LongResponse(StreamingResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _pack_pieces(first: bytes, rest: "Rest", packer: Packer, threads: Executor) -> AsyncGenerator[bytes]:
+async def _pack_pieces(
+    first: bytes, rest: "RemainingPieces", packer: Packer, threads: Executor
+) -> AsyncGenerator[bytes]:
     """Yield the body piece by piece; the text of a failure ends it, as on a server."""
     loop = asyncio.get_running_loop()
     try:

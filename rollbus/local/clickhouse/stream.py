@@ -1,6 +1,7 @@
-"""An answer that is too large to build first: the engine's blocks, piece by piece, in the requested format.
+"""A large answer, sent while the engine makes it: its blocks, piece by piece, in the requested format.
 
-This works only for formats whose pieces can be joined. A format with a head or an end around its rows is built first.
+This works only for formats whose pieces can be joined. An answer in a format with a head or an end around its rows is
+built whole before it is sent, as a small one is.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +15,12 @@ STREAMED_FORMATS = frozenset(
      "JSONCompactEachRow", "JSONStringsEachRow", "RowBinary"}
 )  # fmt: skip
 WHOLE_BYTES = 1_048_576
-"""Answers up to this size are built first, as in a server's buffer: they have a full summary and an error status."""
+"""Answers up to this size are built before they are sent, as in a server's buffer: so they have a full summary, and an
+error has its status."""
 
 
-class Rest:
-    """The pieces that follow; `close` releases what they need, whether or not all were read."""
+class RemainingPieces:
+    """The pieces after the first of a long answer; `close` releases what they need, whether or not all were read."""
 
     def __init__(self, pieces: Iterator[bytes], close: Callable[[], None]) -> None:
         self._pieces = pieces
@@ -32,7 +34,7 @@ class Rest:
             raise from_engine(error) from error
 
     def close(self) -> None:
-        """End the statement."""
+        """End the statement; a second call does nothing."""
         close, self._close = self._close, None
         if close is not None:
             close()
@@ -49,12 +51,12 @@ def read_blocks(stream: Any) -> Iterator[Any]:
 
 def read_ahead(stream: Any, limit: int = WHOLE_BYTES) -> tuple[list[Any], Iterator[Any] | None]:
     """Return the first blocks up to a size, and an iterator of the others, or None if there are no others."""
-    first, size = [], 0
-    following = read_blocks(stream)
-    for result in following:
-        first.append(result)
-        size += len(result.bytes())
-        if size > limit:
-            second = next(following, None)
-            return first, None if second is None else chain([second], following)
-    return first, None
+    first_blocks, size_bytes = [], 0
+    blocks = read_blocks(stream)
+    for block in blocks:
+        first_blocks.append(block)
+        size_bytes += len(block.bytes())
+        if size_bytes > limit:
+            next_block = next(blocks, None)
+            return first_blocks, None if next_block is None else chain([next_block], blocks)
+    return first_blocks, None

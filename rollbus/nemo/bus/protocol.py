@@ -1,4 +1,4 @@
-"""The log as a finetuning run sees it: the seam between the harness and Kafka; `bus_memory` is its twin."""
+"""The log as a finetuning run sees it: the seam between the harness and Kafka (`kafka`)."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

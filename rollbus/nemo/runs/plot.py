@@ -6,6 +6,8 @@ from typing import Any
 
 DPI = 150
 SIZE_INCHES = (10, 7)
+VALIDATION_REWARD, ADMITTED_SHARE = "Validation reward", "Share of groups admitted"
+"""Labels of the curves that are drawn differently."""
 
 
 def curves(
@@ -15,8 +17,8 @@ def curves(
     sources = {
         "Training reward": (training, "avg_reward"),
         "Training reward, after the curriculum": (training, "filtered_avg_reward"),
-        "Validation reward": (validation, "avg_reward"),
-        "Share of groups admitted": (training, "curriculum_percentile"),
+        VALIDATION_REWARD: (validation, "avg_reward"),
+        ADMITTED_SHARE: (training, "curriculum_percentile"),
     }
     points_by_label = {
         label: [(int(row["epoch"]), float(row[name])) for row in rows if row.get(name) is not None]
@@ -26,17 +28,17 @@ def curves(
 
 
 def draw(path: Path, training: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]) -> None:
-    """Write the picture."""
+    """Write the picture to a path."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES)
     FigureCanvasAgg(figure)
     rewards, share = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    styles = {"Validation reward": "s--"}
     for label, points in curves(training, validation).items():
-        axes = share if label.startswith("Share") else rewards
-        axes.plot(*zip(*points, strict=True), styles.get(label, "o-"), label=label, markersize=4)
+        axes = share if label == ADMITTED_SHARE else rewards
+        style = "s--" if label == VALIDATION_REWARD else "o-"
+        axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
     rewards.set(title="Reward by epoch", ylabel="Reward")
     share.xaxis.get_major_locator().set_params(integer=True)
     share.set(xlabel="Epoch", ylabel="Share", ylim=(0, 1.05))

@@ -22,7 +22,7 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from rollbus.cli.stages import create_topics
-from rollbus.demo.base_model import WarmStartSettings, ensure
+from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.processes import STAGES, stack_rows, stage_rows
 from rollbus.health.reading import read_living_processes
 from rollbus.local.process.service import Service
@@ -227,7 +227,7 @@ class Processes:
         if backend.ip not in LOOPBACK:
             raise troubles.no_connection(backend.url, "no answer")
         if backend.base_model == DEMO_MODEL:
-            ensure(WarmStartSettings(), self.settings.stack.data_dir / "models")
+            ensure_base_model(WarmStartSettings(), self.settings.stack.data_dir / "models")
         elif not Path(backend.base_model).is_dir():
             raise troubles.no_connection(
                 backend.url, f"and none is started here, because base_model {backend.base_model!r} is not a folder"

@@ -1,4 +1,4 @@
-"""Metrics of the last steps → an alarm, if training diverges: the run is then paused, with what to look at.
+"""Metrics of the last steps → a `Divergence`, if training diverges: the run is then paused, with what to look at.
 
 A limit is passed if the median over the window is beyond it, so that one odd batch stops nothing. A metric that
 the backend does not report, or whose limit is None, is ignored. A loss or a gradient that is not finite over the
@@ -65,7 +65,7 @@ _LEAST = frozenset({"effective_sample_size", "entropy"})
 _LARGEST = sys.float_info.max
 """The limit of what need only be finite."""
 _FINITE = frozenset({"loss", "grad_norm"})
-"""Metrics that are watched without a limit, too: weights that follow from a loss that is no number are none."""
+"""Metrics that are watched without a limit, too: a loss or a gradient that is not finite makes every weight NaN."""
 
 _REMEDIES = {
     "loss": "the update computes no number: look at the advantages and log-probs of these steps, and roll back",
@@ -89,39 +89,44 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> 
         values = [value for _, metrics in recent if (value := metrics.get(metric)) is not None]
         if limit is None or len(values) < len(recent):
             continue
-        # NaN has no order: it counts as beyond any limit
-        beyond = -math.inf if metric in _LEAST else math.inf
-        middle = median(beyond if math.isnan(value) else value for value in values)
-        if middle < limit if metric in _LEAST else middle > limit:
-            return Divergence(metric, middle, limit, recent[0][0], recent[-1][0])
+        median_value = median(_as_ordered(metric, value) for value in values)
+        if median_value < limit if metric in _LEAST else median_value > limit:
+            return Divergence(metric, median_value, limit, recent[0][0], recent[-1][0])
     return None
 
 
-def pause_for(alarm: Divergence, run_id: str) -> "RunCommand":
-    """Return the command that pauses the run; the same alarm gives the same command."""
+def _as_ordered(metric: str, value: float) -> float:
+    """Return a value with an order: NaN, and −∞ of a metric that must be finite, count as beyond any limit."""
+    if math.isnan(value) or (metric in _FINITE and math.isinf(value)):
+        return -math.inf if metric in _LEAST else math.inf
+    return value
+
+
+def pause_for(divergence: Divergence, run_id: str) -> "RunCommand":
+    """Return the command that pauses the run; the same divergence gives the same command."""
     from rollbus.schemas.records.control import RunCommand
 
     return RunCommand(
         run_id=run_id,
         command="pause",
-        command_id=stable_id("alarm", run_id, alarm.metric, alarm.last_step),
-        comment=alarm.message(run_id),
+        command_id=stable_id("alarm", run_id, divergence.metric, divergence.last_step),
+        comment=divergence.message(run_id),
     )
 
 
 def find_pause(commands: Sequence["RunCommand"]) -> "RunCommand | None":
-    """Return the pause that holds after these commands of a run, in their order; None if it was resumed."""
-    return _find_standing(commands, "pause")
+    """Return the pause that holds after these commands of a run, given in order; None if there is none."""
+    return _find_command_in_force(commands, "pause")
 
 
 def find_stop(commands: Sequence["RunCommand"]) -> "RunCommand | None":
-    """Return the stop that holds after these commands of a run, in their order; None if it was resumed."""
-    return _find_standing(commands, "stop")
+    """Return the stop that holds after these commands of a run, given in order; None if there is none."""
+    return _find_command_in_force(commands, "stop")
 
 
-def _find_standing(commands: Sequence["RunCommand"], name: "RunCommandName") -> "RunCommand | None":
-    standing: RunCommand | None = None
+def _find_command_in_force(commands: Sequence["RunCommand"], name: "RunCommandName") -> "RunCommand | None":
+    in_force: RunCommand | None = None
     for command in commands:
         if command.command in (name, "resume"):
-            standing = command if command.command == name else None
-    return standing
+            in_force = command if command.command == name else None
+    return in_force

@@ -103,7 +103,7 @@ class Chain(Steps):
         """Take recorded records of the first input."""
         self._check_stop()
         place, first = Partition(self.input.full_name(self._source), partition), self._first
-        some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
+        some_left_out, asks, self._piece = bool(self._excluded), first[0].has_effects, records
         in_rounds = not self.input.is_open  # what producers write counts where it lies, whatever it says of itself
         for raw in records:
             number = round_of(raw) if in_rounds else None

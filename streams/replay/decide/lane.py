@@ -17,7 +17,7 @@ from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
 from rollbus.streams.replay.decide.stage_output import StageOutput, header_fields
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
-from rollbus.streams.stages.scoring.stage import header
+from rollbus.streams.stages.scoring.header import make_header
 
 LOOK_AT_ROWS = 64
 """Rounds between two looks at how much is open."""
@@ -123,7 +123,9 @@ class Lane(Chain):
                 )
             )
             reader, topic, key, data, *_ = outputs[place]
-            outputs[place] = StageOutput(reader, topic, key, data, header_fields(header(trajectory, NOWHERE)), answered)
+            outputs[place] = StageOutput(
+                reader, topic, key, data, header_fields(make_header(trajectory, NOWHERE)), answered
+            )
         return outputs
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:

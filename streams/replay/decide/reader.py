@@ -12,14 +12,17 @@ from rollbus.streams.state.stage import Incoming, PureAsEffects
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One stage with its states; without states where it runs in other processes."""
+    """One stage as a reader of its input, with its states; without states where it runs in other processes."""
 
     stage: Any
     name: str
     input: Topic
-    asks: bool
+    has_effects: bool
+    """Whether it must be asked for answers before its step."""
     states: list[Any]
+    """By partition of the input."""
     digests: list[Digest | bytes]
+    """By partition; the finished digest's bytes where the stage runs elsewhere."""
     waiting: list[tuple[int, Incoming]] = field(default_factory=list)
     """What an effects stage has not been asked about yet."""
     held_records: list[tuple[Topic, int, bytes | None, bytes]] = field(default_factory=list)
@@ -31,11 +34,15 @@ class Reader:
     @classmethod
     def of(cls, stage: AnyStage, partitions: int, *, elsewhere: bool = False) -> "Reader":
         """Return a stage at its beginning; one that runs elsewhere has no state here."""
-        pure = isinstance(stage, PureAsEffects)
         count = partitions if stage.input.partitions == "events" else 1
-        states = [] if elsewhere else [stage.new_state() for _ in range(count)]
-        inner = stage.stage if isinstance(stage, PureAsEffects) else stage
-        return cls(inner, stage.name, stage.input, not pure, states, [Digest() for _ in range(count)])
+        return cls(
+            stage=stage.stage if isinstance(stage, PureAsEffects) else stage,
+            name=stage.name,
+            input=stage.input,
+            has_effects=not isinstance(stage, PureAsEffects),
+            states=[] if elsewhere else [stage.new_state() for _ in range(count)],
+            digests=[Digest() for _ in range(count)],
+        )
 
     def count(self, partition: int, topic: str, key: str, record: Any, data: bytes) -> None:
         """Take an output of a partition that runs here into account."""
@@ -56,8 +63,8 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
-    """A record of the replay's own as if it had been fetched, for its dead letter."""
+class UnfetchedRecord:
+    """A record that the replay made, in the form of a fetched one: its dead letter is written from this form."""
 
     offset: int
     timestamp: int
@@ -65,6 +72,6 @@ class Raw:
     value: bytes | None
 
     @classmethod
-    def of(cls, incoming: Incoming) -> "Raw":
+    def of(cls, incoming: Incoming) -> "UnfetchedRecord":
         """Return what a stage was given."""
         return cls(incoming.location.offset, 0, incoming.key.encode(), incoming.data)

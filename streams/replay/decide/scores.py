@@ -23,7 +23,8 @@ from rollbus.streams.rewards.contract import RewardContext, RewardFunction, Turn
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
-from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState, turns_of
+from rollbus.streams.stages.scoring.revision import turns_of
+from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import parse
 from rollbus.streams.state.ticker import config_applied
@@ -49,12 +50,12 @@ class HeaderScoring(ScoringStage):
             for message, answer in zip(incoming, answers, strict=True)
         ]
 
-    def _question(self, work: Any, incoming: Incoming) -> Any:
+    def _question(self, batch_view: Any, incoming: Incoming) -> Any:
         record = incoming.record
         if not isinstance(record, HeaderOnly):
-            return super()._question(work, incoming)
-        if not work.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
-            work.pending[record.trajectory_id] = incoming
+            return super()._question(batch_view, incoming)
+        if not batch_view.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
+            batch_view.pending[record.trajectory_id] = incoming
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:

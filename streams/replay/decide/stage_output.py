@@ -1,4 +1,4 @@
-"""What a stage made, on its way from the process that made it to the one that puts everything in order."""
+"""A stage's output, on its way from the lane that made it to the process that puts all outputs in order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,14 +11,17 @@ from rollbus.schemas.records.trajectories import Location, Score, TurnReward
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 
 _NAMES = [field.name for field in fields(Score)]
-_PLACE = _NAMES.index("location")
+_LOCATION_INDEX = _NAMES.index("location")
 _NAMES.remove("location")
 _TRAJECTORY_ID, _GROUP_HINT = _NAMES.index("trajectory_id"), _NAMES.index("group_hint")
 
 header_fields = attrgetter(*_NAMES)
-"""A header to its fields without the location, which it has not before everything is in order; bytes take longer."""
+"""A header → its fields, as a tuple, which reaches another process faster than encoded bytes.
 
-_score = maker(Score)
+The location is not among them: a record has its place only once everything is in order.
+"""
+
+_make_score = maker(Score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class HeaderOnly:
     head: tuple[Any, ...]
     """As by `header_fields`."""
     answers: Mapping[str, ComponentAnswer] | None = None
-    """What the reward functions said of it, where they were asked already."""
+    """What the reward functions said of it, by component; None where they are still to be asked."""
 
     @property
     def trajectory_id(self) -> str:
@@ -42,15 +45,16 @@ class HeaderOnly:
 
     def header(self, location: Location) -> Score:
         """Return the header of the trajectory at a location."""
-        return _score(*self.head[:_PLACE], location, *self.head[_PLACE:])
+        return _make_score(*self.head[:_LOCATION_INDEX], location, *self.head[_LOCATION_INDEX:])
 
 
 class StageOutput(NamedTuple):
-    """One output."""
+    """One record that a stage wrote."""
 
     reader: int
-    """Which of the first input's stages made it."""
+    """Index of the stage among those that read the first input."""
     topic: str
+    """Without the namespace."""
     key: bytes | None
     data: bytes
     head: tuple[Any, ...] | None = None

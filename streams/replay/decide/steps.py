@@ -23,7 +23,7 @@ from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import dead_letter, encoded
 from rollbus.streams.replay.decide.output import Output, Partitioner
-from rollbus.streams.replay.decide.reader import Raw, Reader
+from rollbus.streams.replay.decide.reader import Reader, UnfetchedRecord
 from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.state.stage import Incoming, Outgoing
 
@@ -79,7 +79,7 @@ class Steps:
             for name in inputs
             if name != self.input.name
         }
-        asking = [reader for reader in readers if reader.asks]
+        asking = [reader for reader in readers if reader.has_effects]
         self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
         self._waiting: dict[str, list[MadeRecord]] = {name: [] for name in IN_ORDER if name in self._following}
         """By topic: what was made in this round and is not in its topic yet."""
@@ -94,7 +94,7 @@ class Steps:
     def _deliver(self, readers: Iterable[Reader], partition: int, incoming: Incoming) -> None:
         for reader in readers:
             reader.records_in += 1
-            if reader.asks:
+            if reader.has_effects:
                 reader.waiting.append((partition, incoming))
             else:
                 self._step(reader, partition, incoming, None)
@@ -102,7 +102,7 @@ class Steps:
     def _step(self, reader: Reader, partition: int, incoming: Incoming, answer: Any) -> None:
         state, step = reader.states[partition], reader.stage.step
         try:
-            outputs = tuple(step(state, incoming, answer) if reader.asks else step(state, incoming))
+            outputs = tuple(step(state, incoming, answer) if reader.has_effects else step(state, incoming))
         except RecordError as error:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)
@@ -116,7 +116,7 @@ class Steps:
 
     def _as_fetched(self, incoming: Incoming) -> RawRecord:
         """Return the record that a stage was given as it was read; one that the replay made was never read."""
-        return Raw.of(incoming)
+        return UnfetchedRecord.of(incoming)
 
     def _answer_batch(self, batch: TrainingBatch) -> None:
         """Take note of a batch that was cut."""

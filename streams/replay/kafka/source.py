@@ -1,4 +1,4 @@
-"""Recorded topics, read: a bounded range partition by partition, or whatever a whole topic holds of some records."""
+"""Reads recorded topics: a bounded range, partition by partition, or the records of some types in a whole topic."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -16,23 +16,27 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 
 POLL_MS = 500
+"""How often a read looks whether it is to stop."""
 ENDLESS = 2**62
+"""An offset that no partition reaches."""
 Progress = Callable[[int, int, int], None]
-"""Offsets, records and bytes of a read."""
+"""Is told of each read how many offsets it passed, and how many records and bytes it returned."""
+
+
+def _ignore_progress(offsets: int, records: int, size_bytes: int) -> None:
+    """Do nothing."""
 
 
 @asynccontextmanager
 async def open_ranges(
     settings: StreamSettings,
     ranges: Sequence[ReplayRange],
-    progress: Progress = lambda offsets, records, size: None,
+    progress: Progress = _ignore_progress,
     *,
     stop: asyncio.Event | None = None,
     fetch_bytes: int | None = None,
 ) -> AsyncIterator[list["KafkaRangeSource"]]:
-    """Connect to ranges, each a source of its own; with `stop` they have no end. Raises DataLossError,
-    UnavailableError.
-    """
+    """Yield a connected source for each range; with `stop` they have no end. Raises DataLossError, UnavailableError."""
     options: dict[str, Any] = {} if fetch_bytes is None else {"max_partition_fetch_bytes": fetch_bytes}
     places = {
         span: TopicPartition(topic_of(span.topic).full_name(settings.namespace), span.partition) for span in ranges
@@ -52,7 +56,7 @@ class KafkaRangeSource:
         consumer: AIOKafkaConsumer,
         place: TopicPartition,
         span: ReplayRange,
-        progress: Progress = lambda offsets, records, size: None,
+        progress: Progress = _ignore_progress,
         *,
         stop: asyncio.Event | None = None,
     ) -> None:
@@ -84,7 +88,7 @@ def read_whole(
 ) -> AsyncGenerator[Any, None]:
     """Return every committed record of a topic's partitions, one after the other, as far as it goes now.
 
-    `starts` are offsets by partition before which nothing is wanted.
+    `starts` are offsets by partition: what lies before them is not read.
     """
     name, starts = topic.full_name(settings.namespace), starts or {}
     count = partitions_of(topic, settings) if partitions is None else partitions

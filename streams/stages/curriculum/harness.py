@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from rollbus.schemas.ids import natural_order
 from rollbus.schemas.records.config import CurriculumConfig
-from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sampled, spread
+from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sample_ids, spread
 
 
 def harness(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     """Decide on one window."""
     if len(window.groups) == 1:
-        return _single(window, memory, config)
+        return _decide_single_group(window, memory, config)
     groups = sorted(window.groups, key=lambda group: natural_order(group.group_key))
     spread_groups = [group for group in groups if spread(group) >= config.min_reward_diff]
     flat = tuple(group.group_id for group in groups if spread(group) < config.min_reward_diff)
@@ -27,29 +27,32 @@ def harness(window: Window, memory: Memory, config: CurriculumConfig) -> Decisio
         return Decision(memory, no_signal=flat)
     sign = 1 if config.sort_ascending else -1
     ranked = [group.group_id for group in sorted(spread_groups, key=lambda group: sign * group.reward_mean)]
-    memory = _expanded(memory, window.index, len(ranked), config)
+    memory = _expand_share(memory, window.index, len(ranked), config)
     admitted = ranked[: max(1, math.ceil(len(ranked) * memory.percentile))]
     if config.random_subsample is not None:
         count = math.ceil(len(admitted) * config.random_subsample)
-        admitted = sampled(admitted, count, config.seed, window.run_id, window.index)
-    rejected = tuple(group_id for group_id in ranked if group_id not in set(admitted))
+        admitted = sample_ids(admitted, count, config.seed, window.run_id, window.index)
+    admitted_ids = set(admitted)
+    rejected = tuple(group_id for group_id in ranked if group_id not in admitted_ids)
     return Decision(memory, admitted=tuple(admitted), rejected=rejected, no_signal=flat)
 
 
-def _expanded(memory: Memory, window: int, groups: int, config: CurriculumConfig) -> Memory:
+def _expand_share(memory: Memory, window_index: int, group_count: int, config: CurriculumConfig) -> Memory:
+    """Return the memory with the share that this window is decided with."""
     if memory.total_groups is None:
-        memory = replace(memory, total_groups=groups)
-    if window - memory.last_expansion >= config.expansion_interval and memory.percentile < 1:
+        memory = replace(memory, total_groups=group_count)
+    if window_index - memory.last_expansion >= config.expansion_interval and memory.percentile < 1:
         percentile = min(1.0, memory.percentile + config.increment_percentile)
-        memory = replace(memory, percentile=percentile, last_expansion=window)
+        memory = replace(memory, percentile=percentile, last_expansion=window_index)
     return memory
 
 
-def _single(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
+def _decide_single_group(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     (group,) = window.groups
     if config.random_subsample is None:
         return Decision(memory, admitted=(group.group_id,))
     ids = [member.trajectory_id for member in group.members]
-    sampled_ids = sampled(ids, math.ceil(len(ids) * config.random_subsample), config.seed, window.run_id, window.index)
-    left_out = tuple(trajectory_id for trajectory_id in ids if trajectory_id not in set(sampled_ids))
-    return Decision(memory, admitted=(group.group_id,), left_out={group.group_id: left_out})
+    count = math.ceil(len(ids) * config.random_subsample)
+    chosen_ids = sample_ids(ids, count, config.seed, window.run_id, window.index)
+    ids_left_out = tuple(trajectory_id for trajectory_id in ids if trajectory_id not in chosen_ids)
+    return Decision(memory, admitted=(group.group_id,), members_left_out={group.group_id: ids_left_out})

@@ -13,8 +13,11 @@ class Memory:
     """What a curriculum remembers from window to window."""
 
     percentile: float = 1.0
+    """Share of the ranked groups that is admitted, 0 to 1; the harness's word for it."""
     last_expansion: int = -1
+    """Index of the window in which the share last grew; −1 before it has grown."""
     total_groups: int | None = None
+    """Groups with signal in the first window that had some; None before. Only reported, as the harness does."""
     difficulty: Mapping[str, float] = field(default_factory=dict)
     """Mean reward of the last group, by group key."""
 
@@ -27,11 +30,13 @@ class Decision:
     admitted: tuple[str, ...] = ()
     """Group ids in rank order."""
     rejected: tuple[str, ...] = ()
+    """Ids of groups that the mode ranked and did not admit."""
     no_signal: tuple[str, ...] = ()
-    learned: Mapping[str, float] = field(default_factory=dict)
-    """Difficulty to remember, by group key."""
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Trajectory ids that are left out of an admitted group."""
+    """Ids of groups whose rewards differ by too little."""
+    difficulty: Mapping[str, float] = field(default_factory=dict)
+    """Mean reward to remember, by group key."""
+    members_left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Trajectory ids that are left out of an admitted group, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def spread(group: Group) -> float:
     return group.reward_max - group.reward_min
 
 
-def sampled(ids: Sequence[str], count: int, *seed: object) -> list[str]:
+def sample_ids(ids: Sequence[str], count: int, *seed: object) -> list[str]:
     """Return `count` of the ids in their order, chosen by a hash of seed and id: the same in every replay."""
-    chosen_ids = set(sorted(ids, key=lambda sample_id: content_hash([*seed, sample_id]))[:count])
-    return [sample_id for sample_id in ids if sample_id in chosen_ids]
+    chosen_ids = set(sorted(ids, key=lambda candidate_id: content_hash([*seed, candidate_id]))[:count])
+    return [candidate_id for candidate_id in ids if candidate_id in chosen_ids]

@@ -10,7 +10,7 @@ import math
 
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group
-from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sampled, spread
+from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sample_ids, spread
 
 
 def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
@@ -21,18 +21,18 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
         if group.group_id not in flat:
             members[_pool(group, memory, config)].append(group.group_id)
     shares = {"hard": config.hard_share, "normal": config.normal_share, "easy": config.easy_share}
-    taken_groups = {
+    admitted_ids = {
         group_id
         for pool, ids in members.items()
-        for group_id in sampled(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
+        for group_id in sample_ids(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
     }
     group_ids = [group.group_id for group in window.groups if group.group_id not in flat]
     return Decision(
         memory,
-        admitted=tuple(group_id for group_id in group_ids if group_id in taken_groups),
-        rejected=tuple(group_id for group_id in group_ids if group_id not in taken_groups),
+        admitted=tuple(group_id for group_id in group_ids if group_id in admitted_ids),
+        rejected=tuple(group_id for group_id in group_ids if group_id not in admitted_ids),
         no_signal=flat,
-        learned={group.group_key: group.reward_mean for group in window.groups},
+        difficulty={group.group_key: group.reward_mean for group in window.groups},
     )
 
 

@@ -114,7 +114,9 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         pending = {group_id: row for group_id, row in rows if row.data}
         decision = self._decide(state, pending)
         forgotten = [
-            forgotten_key for key, mean in decision.learned.items() for forgotten_key in state.difficulty.put(key, mean)
+            forgotten_key
+            for key, mean in decision.difficulty.items()
+            for forgotten_key in state.difficulty.put(key, mean)
         ]
         yield self._report(state, rows, decision, forgotten)
         for group_id, _ in rows:
@@ -126,10 +128,10 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
             yield self._drop_group(state, pending[group_id].group(), DropReason.CURRICULUM)
         for group_id in decision.admitted:
             row = pending[group_id]
-            left_out = decision.left_out.get(group_id, ())
-            if left_out:
-                yield self._drop_left_out(state, group_id, left_out)
-                members = [member for member in row.group().members if member.trajectory_id not in left_out]
+            ids_left_out = decision.members_left_out.get(group_id, ())
+            if ids_left_out:
+                yield self._drop_left_out(state, group_id, ids_left_out)
+                members = [member for member in row.group().members if member.trajectory_id not in ids_left_out]
                 tolerance = state.config.value.grouping.signal_tolerance
                 group = with_members(row.group(), members, tolerance)
                 yield from self._put_in_line(state, group, encode(group), row.window)
@@ -150,7 +152,7 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         self, state: CurriculumStateRows, rows: list[tuple[str, GroupRow]], decision: Decision, forgotten: list[str]
     ) -> Outgoing:
         learned = dict.fromkeys(forgotten) | {
-            key: mean for key, mean in decision.learned.items() if key in state.difficulty
+            key: mean for key, mean in decision.difficulty.items() if key in state.difficulty
         }
         means = [(row.reward_mean, row.size) for _, row in rows]
         count = sum(size for _, size in means)

@@ -1,4 +1,6 @@
-"""The rows that grouping writes to its changelog: scores under way, marks, levels and habits."""
+"""The rows that grouping writes to its changelog, and how each becomes bytes and back: scores under way, marks, levels
+and habits.
+"""
 
 import struct
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +14,7 @@ from rollbus.streams.state.rows import json_codec, kept_record
 from rollbus.streams.state.stage import Incoming
 from rollbus.streams.state.table import RowCodec
 
-_HEAD = struct.Struct(">qqqqH")
+_SCORE_HEAD = struct.Struct(">qqqqH")
 _MARK = struct.Struct(">qiqd")
 _LEVEL = struct.Struct(">ddqq")
 
@@ -28,7 +30,7 @@ class ScoreRow:
     order: int
     """Grows with arrival."""
     grace_ms: int = 0
-    """How long scores of its task that have a reward waited for a further one when it came, as far as was learned."""
+    """How long it waits for a further reward once it has one: what the habits of its task gave when it came."""
     joined_ms: int = 0
     """Stream time when it joined its group."""
     group: str = ""
@@ -58,23 +60,24 @@ def with_place_of_hints(incoming: Incoming) -> tuple[Score, bytes]:
     return score, encode(score)
 
 
-def _encode(row: ScoreRow) -> bytes:
-    key = row.group.encode()
-    return _HEAD.pack(row.arrived_ms, row.order, row.grace_ms, row.joined_ms, len(key)) + key + row.data
+def _encode_score(row: ScoreRow) -> bytes:
+    group_key = row.group.encode()
+    head = _SCORE_HEAD.pack(row.arrived_ms, row.order, row.grace_ms, row.joined_ms, len(group_key))
+    return head + group_key + row.data
 
 
-def _decode(data: bytes) -> ScoreRow:
-    arrived_ms, order, grace_ms, joined_ms, size = _HEAD.unpack_from(data)
-    end = _HEAD.size + size
-    return ScoreRow(data[end:], arrived_ms, order, grace_ms, joined_ms, data[_HEAD.size : end].decode())
+def _decode_score(data: bytes) -> ScoreRow:
+    arrived_ms, order, grace_ms, joined_ms, size = _SCORE_HEAD.unpack_from(data)
+    end = _SCORE_HEAD.size + size
+    return ScoreRow(data[end:], arrived_ms, order, grace_ms, joined_ms, data[_SCORE_HEAD.size : end].decode())
 
 
-SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode, {1: _decode})
+SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode_score, {1: _decode_score})
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A trajectory that this stage has decided."""
+    """A trajectory whose score has left for a group or a drop: what comes of it later is compared with this."""
 
     decided_ms: int
     revision: int

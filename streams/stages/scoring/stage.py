@@ -7,7 +7,7 @@ rewards are revised, only the components that read feedback are called again; th
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
@@ -15,22 +15,13 @@ from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import DropReason, DropUnit
-from rollbus.schemas.records.events import Message
-from rollbus.schemas.records.tokens import token_count
-from rollbus.schemas.records.trajectories import (
-    LastTurn,
-    Location,
-    RewardRevised,
-    Score,
-    Trajectory,
-    Turn,
-    TurnReward,
-)
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
-from rollbus.streams.rewards.contract import Ask, averaged
+from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
-from rollbus.streams.stages.scoring.sketch import sketch_opening
+from rollbus.streams.stages.scoring.header import make_header
+from rollbus.streams.stages.scoring.revision import answers_of_score, keep_own_words, trajectory_of_revision
 from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
@@ -38,32 +29,21 @@ from rollbus.streams.state.stage_state import Applied, StageState, parse
 from rollbus.streams.state.table import Table
 
 Answers = Mapping[str, ComponentAnswer]
-LABEL_CHARACTERS = 2_000
-"""Limit on a label in a score."""
-
-_header = copier(
-    Trajectory,
-    Score,
-    *(
-        "location",
-        "revision",
-        "labels",
-        "model",
-        "opening_sketch",
-        "tokens",
-        "sampled_tokens",
-        "longest_history_tokens",
-    ),
-    *("min_policy_version", "max_policy_version"),
-    *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
-    *("served_versions", "latency_ms", "tool_errors", "turn_ids", "turn_rewards", "revised_at", "hints_at"),
-)
-_scored = copier(
+_copy_score = copier(
     *(Score, Score),
     *("outcome", "value", "error", "components", "reward_version", "config_hash", "turn_rewards"),
 )
-Question = tuple[Trajectory, tuple[RewardConfig, ...], Before]
-"""What is asked about, by which components, and what was said before."""
+"""Copies a score; the fields that are named here are given."""
+
+
+class RewardQuestion(NamedTuple):
+    """What is asked for one record."""
+
+    trajectory: Trajectory
+    rewards: tuple[RewardConfig, ...]
+    """The components that are asked."""
+    before: Before
+    """What was said before."""
 
 
 class ScoringState(StageState[ScoringConfig]):
@@ -144,14 +124,14 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         batch_view = _BatchView(state, state.config.value, self._header_of)
         slots = asyncio.Semaphore(batch_view.config.concurrency)
         questions = [self._question(batch_view, message) for message in incoming]
-        if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
+        if all(self._asker.is_quick(reward) for question in questions if question for reward in question.rewards):
             return [await self._ask(question, slots) for question in questions]  # spares a task each
         return await all_or_none(self._ask(question, slots) for question in questions)
 
     async def read_feedback(self, trajectory: Trajectory, config: ScoringConfig) -> Answers:
         """Call only the functions that read feedback."""
         return await self._asker.ask_all(
-            trajectory, self._reading_feedback(config), asyncio.Semaphore(config.concurrency)
+            trajectory, self._find_feedback_readers(config), asyncio.Semaphore(config.concurrency)
         )
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
@@ -194,7 +174,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         """Score a trajectory unless it is scored already."""
         if state.scores.get(incoming.record.trajectory_id) is not None:
             return []
-        return list(self._score(state, self._header_of(incoming), answer, state.config.value.rewards))
+        return list(self._score(state, self._header_of(incoming), answer))
 
     def _rescore(self, state: ScoringState, record: RewardRevised, at: Location, answer: Answers) -> Iterator[Outgoing]:
         row = state.scores.get(record.trajectory_id)
@@ -205,8 +185,8 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         old = row.get()
         if record.revision <= old.revision:
             return
-        earlier = _answers_of_score(old, state.config.value.rewards)
-        answers = {**earlier, **{name: _keep_own_words(earlier.get(name), of_now) for name, of_now in answer.items()}}
+        earlier = answers_of_score(old, state.config.value.rewards)
+        answers = {**earlier, **{name: keep_own_words(earlier.get(name), now) for name, now in answer.items()}}
         score = replace(
             old,
             revision=record.revision,
@@ -216,16 +196,15 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         )
         if score.excluded:  # from now on no record repeats what the person said
             score = replace(score, labels={}, opening_sketch="")
-        yield from self._score(state, score, answers, state.config.value.rewards)
+        yield from self._score(state, score, answers)
 
-    def _score(
-        self, state: ScoringState, score: Score, answers: Answers, rewards: tuple[RewardConfig, ...]
-    ) -> Iterator[Outgoing]:
+    def _score(self, state: ScoringState, score: Score, answers: Answers) -> Iterator[Outgoing]:
+        """Write the answers into a score, keep it for revisions, and let it out; a score that failed leaves a drop."""
         config = state.config.value
-        value, error = combined(answers, rewards, config.clip_low, config.clip_high)
+        value, error = combined(answers, config.rewards, config.clip_low, config.clip_high)
         error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
-        weights = {reward.name: reward.weight for reward in rewards}
-        score = _scored(
+        weights = {reward.name: reward.weight for reward in config.rewards}
+        score = _copy_score(
             score,
             turn_rewards=tuple(
                 replace(turn, weight=weights[name], hint="" if score.excluded else turn.hint)
@@ -243,7 +222,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         state.scores.put(score.trajectory_id, KeptRecord(b"", state.clock.now_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
-        if score.error and error:
+        if score.error and error:  # an excluded one leaves no drop: it would repeat what the person said
             yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error)
 
     def _version(self, config_hash: str, config: ScoringConfig) -> str:
@@ -251,147 +230,38 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             self._versions[config_hash] = reward_version(self._registry, config)
         return self._versions[config_hash]
 
-    async def _ask(self, question: Question | None, slots: asyncio.Semaphore) -> Answers:
+    async def _ask(self, question: RewardQuestion | None, slots: asyncio.Semaphore) -> Answers:
         if question is None:
             return {}
-        trajectory, rewards, before = question
-        return await self._asker.ask_all(trajectory, rewards, slots, before)
+        return await self._asker.ask_all(question.trajectory, question.rewards, slots, question.before)
 
-    def _question(self, work: _BatchView, incoming: Incoming) -> Question | None:
+    def _question(self, batch_view: _BatchView, incoming: Incoming) -> RewardQuestion | None:
         record = incoming.record
         try:
             if isinstance(record, ConfigApplied) and record.stage == self.name:
-                work.config = parse(ScoringConfig, record)
+                batch_view.config = parse(ScoringConfig, record)
         except RecordError:
             return None  # the step refuses it and names it
         if isinstance(record, Trajectory):
-            if work.is_scored(record.trajectory_id):
+            if batch_view.is_scored(record.trajectory_id):
                 return None
-            work.pending[record.trajectory_id] = incoming
-            return record, work.config.rewards, FIRST_TIME
-        if isinstance(record, RewardRevised) and (old := work.header(record.trajectory_id)):
+            batch_view.pending[record.trajectory_id] = incoming
+            return RewardQuestion(record, batch_view.config.rewards, FIRST_TIME)
+        if isinstance(record, RewardRevised) and (old := batch_view.header(record.trajectory_id)):
             before = Before(old.turn_rewards, record.revision)
-            return _as_revised(old, record), self._reading_feedback(work.config), before
+            rewards = self._find_feedback_readers(batch_view.config)
+            return RewardQuestion(trajectory_of_revision(old, record), rewards, before)
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:
-        return header(incoming.record, incoming.location)
+        return make_header(incoming.record, incoming.location)
 
-    def _reading_feedback(self, config: ScoringConfig) -> tuple[RewardConfig, ...]:
+    def _find_feedback_readers(self, config: ScoringConfig) -> tuple[RewardConfig, ...]:
         """Return the components that read feedback."""
         registry = self._registry
         return tuple(
             reward for reward in config.rewards if reward.type in registry and registry[reward.type].reads_feedback
         )
-
-
-def header(trajectory: Trajectory, location: Location) -> Score:
-    """Return the fields that later stages decide on, without a value."""
-    lengths, versions, sampled = [], [], 0
-    for history in trajectory.histories:
-        lengths.append(token_count(history.token_ids))
-        for span in history.spans:
-            versions.append(span.policy_version)
-            sampled += span.end - span.start
-    turns = trajectory.turns
-    trained_turn = next((turn for turn in turns if turn.trainable), None)
-    model = (trained_turn or turns[0]).model if turns else ""
-    return _header(
-        trajectory,
-        location=location,
-        revision=0,
-        labels=_shorten_labels(trajectory.labels),
-        model=model.partition("@")[0],
-        opening_sketch=sketch_opening(turns[0].added_messages) if turns else "",
-        tokens=sum(lengths),
-        sampled_tokens=sampled,
-        longest_history_tokens=max(lengths, default=0),
-        min_policy_version=min(versions, default=None),
-        max_policy_version=max(versions, default=None),
-        outcome="missing",
-        value=None,
-        components={},
-        reward_version="",
-        error=None,
-        excluded=False,
-        config_hash="",
-        served_versions=tuple(sorted({turn.policy_version for turn in turns if turn.policy_version is not None})),
-        latency_ms=max((turn.latency_ms for turn in turns if turn.latency_ms is not None), default=None),
-        tool_errors=sum(tool.error is not None for tool in trajectory.tools),
-        turn_ids=tuple(turn.event_id for turn in turns) if len(turns) > 1 else (),
-        turn_rewards=(),
-        revised_at=None,
-        hints_at=None,
-    )
-
-
-def _shorten_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Cut labels that hold whole documents: a header must fit one record, and the trajectory has them in full."""
-    if all(len(value) <= LABEL_CHARACTERS for value in labels.values()):
-        return labels
-    return {name: value[:LABEL_CHARACTERS] for name, value in labels.items()}
-
-
-def _as_revised(old: Score, revised: RewardRevised) -> Trajectory:
-    """Return the trajectory that a function that reads feedback receives when rewards are revised."""
-    last = revised.last_turn
-    turns = () if last is None else (_spoken_turn(last),)
-    return Trajectory(
-        turns=turns,
-        trajectory_id=old.trajectory_id,
-        episode_id=old.episode_id,
-        root_episode_id=old.episode_id,
-        task=old.task,
-        example_id=old.example_id,
-        group_hint=old.group_hint,
-        agent=old.agent,
-        labels=old.labels,
-        started_at_ms=0,
-        ended_at_ms=0,
-        assembled_at_ms=0,
-        closed_by="ended",
-        rewards=revised.rewards,
-        trainable=old.trainable,
-        untrainable_reason=old.untrainable_reason,
-    )
-
-
-def _spoken_turn(last: LastTurn) -> Turn:
-    """Return an episode's last turn as far as a revision knows it."""
-    return Turn(
-        event_id=last.event_id,
-        added_messages=(Message(role="user", content=last.question),),
-        completion=Message(role="assistant", content=last.answer),
-        occurred_at_ms=0,
-        trainable=False,
-        untrainable_reason="words_only",
-    )
-
-
-def _answers_of_score(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str, ComponentAnswer]:
-    """Return the answers that a score holds."""
-    error = old.error or "the component failed before" if old.outcome == "failed" else None
-    return {
-        reward.name: ComponentAnswer(old.components[reward.name], turns=turns_of(old, reward.name))
-        if reward.name in old.components
-        else ComponentAnswer(error=error, turns=turns_of(old, reward.name))
-        for reward in rewards
-    }
-
-
-def _keep_own_words(before: ComponentAnswer | None, now: ComponentAnswer) -> ComponentAnswer:
-    """Return an answer about a revision with what the trajectory's own words made its component say before."""
-    own_turns = tuple(turn for turn in before.turns if not turn.event_id) if before else ()
-    if not own_turns or now.error is not None:
-        return now
-    turns = own_turns + tuple(turn for turn in now.turns if turn.event_id)
-    values = averaged(turns)
-    return ComponentAnswer(values.total, turns=values.turns)
-
-
-def turns_of(score: Score, component: str) -> tuple[TurnReward, ...]:
-    """Return what a component says of single turns in a score."""
-    return tuple(turn for turn in score.turn_rewards if turn.component == component)
 
 
 def _drop(state: ScoringState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:

@@ -19,7 +19,7 @@ DRAWN_EPISODE, OTHER_EPISODE = (
 
 def recording() -> tuple[Recorder, Router]:
     recorder = init(sink=MemorySink(), route=["agent"])
-    routing = recorder.outbox.routed.__self__  # type: ignore[union-attr]
+    routing = recorder.outbox.add_version.__self__  # type: ignore[union-attr]
     assert isinstance(routing, VersionRouting)
     return recorder, routing.router
 

@@ -256,7 +256,7 @@ HOOKS: dict[Any, tuple[str, ...]] = {
     chat_stream.ChunkReader: ("answer",),
     answer_tap.AnswerTap: ("__init__", "_finish"),
     hidden_fields: ("_without_ids",),
-    endpoints: ("find_surface",),
+    endpoints: ("find_endpoint",),
     episode.Episode: ("record", "begin", "_end", "_tool", "_reward"),
     episode: ("expected_bytes",),
     open_episodes.OpenEpisodes: ("open",),

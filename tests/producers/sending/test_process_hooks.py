@@ -86,7 +86,7 @@ IMPORTED_BY_THREADS = """
     sys.addaudithook(note)
     recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1], route=["agent"])
     with recorder.episode(task="t") as episode:
-        recorder.outbox.routed({"model": "agent"}, "e")
+        recorder.outbox.add_version({"model": "agent"}, "e")
         episode.tool("hammer")
     recorder.flush(2)
     print(*sorted(imported))

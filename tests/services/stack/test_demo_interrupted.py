@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.demo.base_model import WarmStartSettings, folder
+from rollbus.demo.base_model import WarmStartSettings, base_model_folder
 from tests.console import ROLLBUS
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
@@ -36,7 +36,7 @@ def processes_of(data_dir: Path) -> dict[int, str]:
 def test_ctrl_c_while_everything_runs_leaves_nothing_running(tmp_path: Path, art_base_model: Path) -> None:
     data_dir = tmp_path / "demo"
     # A base model with random weights in the place of the taught one, which takes half a minute to make.
-    shutil.copytree(art_base_model, folder(WarmStartSettings(seed=SEED), data_dir / "models"))
+    shutil.copytree(art_base_model, base_model_folder(WarmStartSettings(seed=SEED), data_dir / "models"))
     output = tmp_path / "output"
     with output.open("wb") as out:
         demo = subprocess.Popen(

@@ -112,7 +112,7 @@ def test_a_single_group_is_only_subsampled_by_members() -> None:
     many = make_group("g", tuple(range(8)))
     decision = decide([many], random_subsample=0.3)
     assert decision.admitted == ("g",)
-    assert len(decision.left_out["g"]) == 8 - math.ceil(8 * 0.3)
+    assert len(decision.members_left_out["g"]) == 8 - math.ceil(8 * 0.3)
 
 
 def test_a_subsample_of_groups_keeps_their_rank_and_repeats() -> None:

@@ -58,8 +58,10 @@ def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: d
     assert "rollbus trainer resume" in message
 
 
-@pytest.mark.parametrize("metric", ["loss", "grad_norm"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("loss", math.nan), ("loss", math.inf), ("loss", -math.inf), ("grad_norm", math.nan), ("grad_norm", math.inf)],
+)
 def test_a_metric_that_stays_non_finite_raises_an_alarm_without_a_limit(metric: str, value: float) -> None:
     alarm = find_alarm(steps({}, {metric: value}, {metric: value}, {metric: value}), LIMITS)
     assert alarm is not None

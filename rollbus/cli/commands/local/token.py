@@ -46,7 +46,7 @@ def list_(settings: Settings) -> None:
     table = OutputTable("name", "may", "generation", "made", "ends")
     for name, issued in sorted(principals.read_tokens(_folder(settings)).items()):
         ends = issued.ends_at.strftime(TIME) if issued.ends_at else ""
-        may = ", ".join(sorted(issued.principal.may))
+        may = ", ".join(sorted(issued.principal.grants))
         table.add_row(name, may, str(issued.principal.generation), issued.made_at.strftime(TIME), ends)
     show_rows(table, "nobody has a token yet: `rollbus token create NAME --may record,feedback` prints one")
 

@@ -69,7 +69,7 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
         from rollbus.nemo.checks import describe
         from rollbus.nemo.runs.folder import newest_run
 
-        run_options = _options(config_file, options, context.obj.named, otherwise=context.obj.path)
+        run_options = _options(config_file, options, context.obj.given_path, otherwise=context.obj.path)
         description = describe(run_options) if check else ""
     if check:
         echo(description)

@@ -6,6 +6,7 @@ In: export requests as OTLP's JSON has them, with ids in hexadecimal: a line of 
 
 import base64
 import binascii
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,8 @@ ERROR = 2
 """The status code of a span that failed."""
 MAX_DEPTH = 64
 """Of lists and maps in a value."""
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+"""As many digits as 64 bits hold; Python reads none of more than 4300."""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
@@ -133,8 +136,9 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
             if score := _score(record, unmapped, f"{part.id}.{place}", part.principal):
                 scores.append(score)
     span_ids = {part.id for part in rows}
-    if strange := sum(len(records) for (_, span_id), records in logs.items() if span_id in span_ids):
-        unmapped["otlp.log of another principal's span"] += strange
+    for (_, span_id), remaining_logs in logs.items():
+        reason = "otlp.log of another principal's span" if span_id in span_ids else "otlp.log without its span"
+        unmapped[reason] += len(remaining_logs)
     environments = (part.document["environment"] for part in rows if part.principal == principal)
     return Trace(
         id=trace_id,
@@ -214,7 +218,7 @@ def _value(value: Any, depth: int = 0) -> Any:
         if name in ("stringValue", "boolValue", "doubleValue"):
             return content
         if name == "intValue":
-            return int(content) if isinstance(content, str | int) and str(content).lstrip("-").isdecimal() else None
+            return int(content) if isinstance(content, str | int) and _INTEGER.fullmatch(str(content)) else None
         if name == "arrayValue":
             return [_value(element, depth + 1) for element in _objects(_object(content).get("values"), "values")]
         if name == "kvlistValue":

@@ -5,6 +5,7 @@ guarded; where one fails the application's own request goes out and its own answ
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
@@ -182,14 +183,18 @@ class RecordedCall:
         return self.original.get("stream") is True
 
     def body(self) -> bytes:
-        """Return the request's JSON; that of the application with more behind it, where nothing in it changes."""
+        """Return the request's JSON: the application's own bytes, with what is added behind its last field.
+
+        It is written again where a field of the application's changes, or where its bytes are in another encoding.
+        """
         content, original = self._content, self.original
         if content is None:
             return dump(self.request)
         if self.request is original:
             return content
         added = {name: value for name, value in self.request.items() if original.get(name, self) is not value}
-        if original and added.keys().isdisjoint(original):
+        is_utf8 = json.detect_encoding(content) in ("utf-8", "utf-8-sig")
+        if original and is_utf8 and added.keys().isdisjoint(original):
             return content.rstrip()[:-1] + b"," + dump(added)[1:]
         return dump(self.request)
 

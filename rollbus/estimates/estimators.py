@@ -70,9 +70,9 @@ def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, conf
     rewards = [scaled_episode.reward for scaled_episode in scaled]
     overlap = measure_overlap([scaled_episode.weight for scaled_episode in scaled])
     span, alike = high - low, 1.0
-    log = (
-        _in_reward_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
-    )
+    has_spread = len(rewards) > 1
+    scaled_log = _mean_interval(rewards, alike, z) if has_spread else Interval(fsum(rewards), 0.0, 1.0)
+    log = _in_reward_unit(scaled_log, low, span)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
     estimates, weight = {}, overlap.episodes / overlap.effective

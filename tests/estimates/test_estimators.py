@@ -146,6 +146,13 @@ def test_few_episodes_are_refused() -> None:
     assert estimate_reward([], low=0, high=1).overlap.refusal.startswith("0 episodes are too few")
 
 
+@pytest.mark.parametrize(("rewards", "earned"), [([], 1.0), ([4.0], 4.0)])
+def test_what_too_few_episodes_earned_lies_within_the_bounds(rewards: list[float], earned: float) -> None:
+    episodes = [one_step_episode(f"e{n}", 0.0, reward) for n, reward in enumerate(rewards)]
+    log = estimate_reward(episodes, low=1, high=5).log
+    assert (log.value, log.low, log.high) == (earned, 1, 5)
+
+
 def test_log_probs_that_are_not_of_what_was_sampled_are_noticed() -> None:
     episodes = [one_step_episode(f"e{n}", 0.5, 1.0) for n in range(500)]
     assert "should have 1" in estimate_reward(episodes, low=0, high=1).overlap.refusal

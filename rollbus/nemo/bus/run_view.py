@@ -153,7 +153,8 @@ class RunView:
             case Trajectory() if record.labels.get("run") == self.run_id:
                 self.trajectories.setdefault(record.trajectory_id, record)
             case RewardRevised() if record.trajectory_id in self.trajectories and not record.excluded:
-                self.revisions[record.trajectory_id] = record.revision
+                newest = self.revisions.get(record.trajectory_id, 0)
+                self.revisions[record.trajectory_id] = max(newest, record.revision)
             case EpisodeStarted() if record.labels.get("run") == self.run_id:
                 self.started_episodes.add(record.episode_id)
             case EpisodeEnded():
@@ -178,7 +179,7 @@ class RunView:
             case TrainingBatch():
                 self.batches.setdefault(record.batch_hash, record)
                 self.batch_of |= {group.group_id: record.batch_hash for group in record.groups}
-            case StepStarted():
+            case StepStarted() if not self.is_closed(record.batch_hash):
                 self.open_steps.add(record.batch_hash)
             case StepCompleted():
                 self.open_steps.discard(record.batch_hash)

@@ -122,10 +122,12 @@ class BoundedBatch:
 
 
 def _refuse_many_headers(plain: memoryview) -> None:
-    """Raise RecordTooLargeError before aiokafka makes a list of millions."""
+    """Raise RecordTooLargeError before aiokafka makes a list of millions, RecordError for a record without a length."""
     start = 0
     while start < len(plain):
         length, place = decode_varint(plain, start)
+        if length <= 0:
+            raise RecordError(f"a record says that it has {length} bytes")
         start = place + length
         place += 1  # attributes
         for _ in ("timestamp", "offset"):
@@ -134,7 +136,7 @@ def _refuse_many_headers(plain: memoryview) -> None:
             size, place = decode_varint(plain, place)
             place += max(size, 0)
         headers, _ = decode_varint(plain, place)
-        if headers > MOST_HEADERS or length <= 0:
+        if headers > MOST_HEADERS:
             raise RecordTooLargeError(f"a record has {headers} headers; {MOST_HEADERS} are the most")
 
 

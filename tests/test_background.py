@@ -19,7 +19,7 @@ STARTS = {"create_task", "ensure_future", "Thread", "Timer", "start_new_thread"}
 AWAITED_CALLS = {
     "consumers/clickhouse/sink/sink.py:Sink.run": "the flush under way is awaited before the next one, and at the end",
     "producers/episode/context.py:bind.bound_async": "awaited at once",
-    "producers/episode/scope.py:_in_a_thread": "awaited at once, whatever the function does",
+    "producers/episode/scope.py:_call_in_thread": "awaited at once, whatever the function does",
     "producers/imports/grpc_server.py:_read_message": "a timer that cancels a call",
     "producers/proxy/episodes.py:Desk.flush": "awaited by the answers that wait for it",
     "producers/proxy/app.py:_unless_gone": "gathered before it returns",

@@ -9,7 +9,7 @@ from benchmarks.delivery.coverage import DRIFTS, WORLDS, measure_coverage, measu
 from benchmarks.delivery.coverage import ESTIMATORS as NAMES
 from benchmarks.delivery.worlds import KnownWorld, bandit, drift, game, long_answers
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.estimates.estimators import BEST, Estimates, estimate_reward
 from rollbus.estimates.overlap import measure_overlap
 
@@ -18,8 +18,8 @@ def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
     return estimate_reward(world.draw(Random(seed), episodes), low=0, high=1)
 
 
-def one_step_episode(name: str, log_ratio: float, reward: float) -> Logged:
-    return Logged(name, "task", name, (Step(log_ratio, reward),))
+def one_step_episode(name: str, log_ratio: float, reward: float) -> WeightedEpisode:
+    return WeightedEpisode(name, "task", name, (Step(log_ratio, reward),))
 
 
 def test_a_version_that_does_what_was_recorded_earns_what_was_earned() -> None:
@@ -71,7 +71,7 @@ def test_equal_rewards_still_have_an_interval() -> None:
 def test_a_turn_counts_by_what_led_to_it_and_not_by_what_came_after() -> None:
     """The first turn earns 1 and is as likely in both versions; the second one moves only the plain weights."""
     likely, unlikely = (Step(0.0, 1.0), Step(log(2), 0.0)), (Step(0.0, 1.0), Step(log(2 / 3), 0.0))
-    episodes = [Logged(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
+    episodes = [WeightedEpisode(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
     estimates = estimate_reward(episodes, low=0, high=2)
     per_decision, ips = estimates.by_name["per_decision"].earned, estimates.by_name["ips"].earned
     assert per_decision.value == pytest.approx(1.0)
@@ -82,7 +82,7 @@ def test_rewards_come_back_in_their_own_unit_and_outside_their_bounds_are_counte
     world = bandit(0.4)
     episodes = world.draw(Random(3), 2_000)
     stretched = [
-        Logged(e.episode_id, e.task, e.opening, (Step(e.steps[0].log_ratio, 30 * e.reward - 10),), e.answer,
+        WeightedEpisode(e.episode_id, e.task, e.opening, (Step(e.steps[0].log_ratio, 30 * e.reward - 10),), e.answer,
                e.answer_probability)
         for e in episodes
     ]  # fmt: skip

@@ -32,11 +32,11 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
     from rollbus.runtime.http.server import make_server
-    from rollbus.ui.acting import Acting
     from rollbus.ui.actions import Commands
     from rollbus.ui.app import make_app
     from rollbus.ui.asking import Asking
     from rollbus.ui.door import page_door, page_token
+    from rollbus.ui.judgements import Judgements
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 
@@ -55,7 +55,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
             Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
             namespace=settings.namespace,
             texts=texts,
-            acting=Acting(settings.kafka, settings.namespace, signing=settings.signing),
+            judgements=Judgements(settings.kafka, settings.namespace, signing=settings.signing),
             sessions=sessions,
             commands=Commands(() if config is None else ("--config", str(config))),
             lags=LagOfGroups(settings.kafka, settings.namespace).ask,

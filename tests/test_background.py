@@ -46,7 +46,7 @@ AWAITED_CALLS = {
     "streams/replay/kafka/lane.py:main": "it ends the process",
     "streams/replay/kafka/writer.py:KafkaOutput._send": "awaited before the next one, and at the end",
     "streams/stages/scoring/answers.py:Asker._call_once": "its result is an answer, also of an error of any class",
-    "streams/stages/scoring/threads.py:ScoringThreads.call": "awaited at once; its error is raised here",
+    "streams/stages/scoring/threads.py:CallThreads.call": "awaited at once; its error is raised here",
     "streams/worker/worker.py:Worker.wait": "waits for `stop` only",
     "trainer/art_server/control/following.py:DecisionFollower._run": "its thread runs until it ends",
     "trainer/art_server/endpoint/choices.py:Choices.answers": "its result is taken at once",

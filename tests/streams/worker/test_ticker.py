@@ -266,7 +266,7 @@ async def test_what_other_workers_have_passed_is_not_forgotten(monkeypatch: pyte
     log = Log(monkeypatch)
     rows = TickerLog(SETTINGS)
     for process, partitions in (("one", (0, 1)), ("two", (2, 3))):
-        log.rows.append(rows.passed_row(process, {"alias": dict.fromkeys(partitions, 0)}))
+        log.rows.append(rows.report_row(process, {"alias": dict.fromkeys(partitions, 0)}))
     ticker = await ticker_on(SETTINGS, *CONFIGS)
     await pulse(ticker)
     assert log.ticks("episode-events") == [0]

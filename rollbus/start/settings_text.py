@@ -11,6 +11,9 @@ import yaml
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings_file import Place, dotted, parse_yaml
 
+ONE_LINE_WIDTH = 2**31 - 1
+"""The greatest that both of PyYAML's emitters take; libyaml's has no infinity."""
+
 
 def set_value(text: str, place: Place, value: Any) -> str:
     """Return the text with a value at a place, given by keys and list positions; sections that are missing are made.
@@ -51,14 +54,16 @@ def _change(text: str, place: Place, value: Any) -> str:
     if node is None or (isinstance(node, yaml.MappingNode) and not node.value):
         remainder = text if node is None else text[: node.start_mark.index] + text[node.end_mark.index :]
         return _end_line(remainder) + yaml.safe_dump(_nest(place, value), sort_keys=False, default_flow_style=None)
+    key_column = -1
     for depth, key in enumerate(place):
         below = _child(node, key)
         if below is None:
             return _insert(text, node, key, _nest(place[depth + 1 :], value))
         if _is_empty(below):
             return _replace(text, below, _nest(place[depth + 1 :], value))
-        node = below
-    return _replace(text, node, value)
+        key_column, node = node.start_mark.column, below
+    # A list may begin in the column of its key; nothing else may.
+    return _replace(text, node, value, lead="  " if node.start_mark.column == key_column else "")
 
 
 def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
@@ -87,12 +92,12 @@ def _text_after(text: str, end: int) -> str:
     return text[end:] if text[end : end + 1] in ("", "\n", "]", " ") else "\n" + text[end:]
 
 
-def _replace(text: str, node: yaml.Node, value: Any) -> str:
+def _replace(text: str, node: yaml.Node, value: Any, *, lead: str = "") -> str:
     """Write a value in place of another, which in block style ends before the next line that holds something."""
     begin, end = node.start_mark.index, node.end_mark.index
     tail = text[begin:end]
     whitespace = tail[len(tail.rstrip()) :]
-    lead = " " if begin and text[begin - 1] == ":" else ""
+    lead = " " if begin and text[begin - 1] == ":" else lead
     return text[:begin] + lead + _to_flow_style(value) + whitespace + text[end:]
 
 
@@ -109,7 +114,7 @@ def _nest(place: Place, value: Any) -> Any:
 
 def _to_flow_style(value: Any) -> str:
     """Return a value on one line, quoted as it must be within brackets."""
-    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=ONE_LINE_WIDTH, allow_unicode=True)
     return text.strip()[1:-1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved_questions import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
@@ -28,9 +28,9 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.signing import Signing
 from rollbus.settings import Settings
 from rollbus.ui.app import STATIC, make_app, stream_pulses
-from rollbus.ui.asking import Asking, add_configured, questions
 from rollbus.ui.door import page_door, page_token
-from rollbus.ui.judgements import Judgements
+from rollbus.ui.page_questions import Asking, add_configured, questions
+from rollbus.ui.page_reports import PageReports
 from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
@@ -69,7 +69,7 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
         ("diff", "diff.min.js", "BSD 3-Clause License"),
     ],
 )
-def test_what_is_vendored_carries_its_licence_and_its_version(library: str, file: str, licence: str) -> None:
+def test_each_vendored_library_has_its_licence_and_version(library: str, file: str, licence: str) -> None:
     (folder,) = STATIC.glob(f"{library}-*")
     assert licence in (folder / "LICENSE.txt").read_text()
     version = folder.name.removeprefix(f"{library}-")
@@ -99,11 +99,11 @@ def test_the_pages_token_opens_every_answer_and_is_in_no_cookie() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_a_question_only_reads(method: str) -> None:
+def test_a_question_of_the_page_only_reads(method: str) -> None:
     assert browser(AnsweringDatabase()).request(method, "/api/ask/runs").status_code == 405
 
 
-class HearingJudgements(Judgements):
+class HearingReports(PageReports):
     """Keeps what it is told to write."""
 
     def __init__(self) -> None:
@@ -122,54 +122,55 @@ OWNER = {"authorization": "Bearer secret"}
 
 
 def guarded_page(
-    judgements: Judgements, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0
+    reports: PageReports, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0
 ) -> TestClient:
     principals = {"of eve": make_principal("eve", ["feedback"]), "of an agent": make_principal("agent-7", ["record"])}
     sessions = Sessions(owner, principals.get, clock_ms)
-    app = make_app(AnsweringDatabase(), namespace="rollbus.", judgements=judgements, sessions=sessions)
+    app = make_app(AnsweringDatabase(), namespace="rollbus.", reports=reports, sessions=sessions)
     return TestClient(Guard(app, page_door("page", sessions)), base_url="http://127.0.0.1:8080")
 
 
 @pytest.mark.parametrize("path", ["/api/verdicts", "/api/data-sets"])
 def test_only_a_session_writes(path: str) -> None:
-    judgements = HearingJudgements()
-    page, form = guarded_page(judgements), {"episode_id": "e1", "value": 1}
+    reports = HearingReports()
+    page, form = guarded_page(reports), {"episode_id": "e1", "value": 1}
     for headers in ({}, PAGE, OWNER, PAGE | {"cookie": "rollbus-desk-8080=guess"}):
         assert page.post(path, json=form, headers=headers).status_code in (401, 403)
-    assert judgements.acts == []
+    assert reports.acts == []
 
 
 def test_only_the_owners_token_and_a_reporters_open_a_session() -> None:
-    page = guarded_page(HearingJudgements())
+    page = guarded_page(HearingReports())
     for headers in ({}, PAGE, {"authorization": "Bearer "}, {"authorization": "Bearer of an agent"}):
         assert page.post("/api/session", json={"judge": "ann"}, headers=headers).status_code == 403
-    without_token = guarded_page(HearingJudgements(), owner=None).post("/api/session", json={}, headers=OWNER)
+    without_token = guarded_page(HearingReports(), owner=None).post("/api/session", json={}, headers=OWNER)
     assert (without_token.status_code, "rollbus up" in without_token.text) == (403, True)
 
 
-def test_a_principal_judges_in_its_own_name_and_does_nothing_else() -> None:
-    judgements = HearingJudgements()
-    page = guarded_page(judgements)
+def test_a_principal_can_only_judge_in_its_own_name() -> None:
+    reports = HearingReports()
+    page = guarded_page(reports)
     opened = page.post("/api/session", json={"judge": "operator"}, headers={"authorization": "Bearer of eve"})
     assert opened.json() == {"judge": "eve", "is_owner": False}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).status_code == 200
-    assert judgements.acts == [("eve", "judge", form)]
+    assert reports.acts == [("eve", "judge", form)]
     refused = page.post("/api/data-sets", json={}, headers=PAGE)
     assert (refused.status_code, "eve may give verdicts" in refused.text) == (403, True)
 
 
-def test_a_cookie_alone_which_every_port_of_this_machine_gets_writes_nothing() -> None:
-    judgements = HearingJudgements()
-    page = guarded_page(judgements)
+def test_a_cookie_alone_writes_nothing() -> None:
+    """Every port of this machine gets the cookie."""
+    reports = HearingReports()
+    page = guarded_page(reports)
     page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert page.post("/api/verdicts", json={"episode_id": "e1", "value": 1}).status_code == 401
-    assert judgements.acts == []
+    assert reports.acts == []
 
 
 def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
-    judgements = HearingJudgements()
-    page = guarded_page(judgements)
+    reports = HearingReports()
+    page = guarded_page(reports)
     opened = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert opened.json() == {"judge": "ann", "is_owner": True}
     name, _, flags = opened.headers["set-cookie"].partition("; ")
@@ -178,7 +179,7 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
     assert page.get("/api/session", headers=PAGE).json() == {"judge": "ann", "is_owner": True}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).json() == {"event_id": "event-1"}
-    assert judgements.acts == [("ann", "operator", form)]
+    assert reports.acts == [("ann", "operator", form)]
     cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
     assert page.delete("/api/session", headers=PAGE).json()["judge"] is None
     assert page.get("/api/session", headers=PAGE | cookie).json()["judge"] is None
@@ -187,27 +188,27 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
 
 def test_a_session_ends_after_twelve_hours() -> None:
     clock = iter([0, 12 * 3_600_000 - 1, 12 * 3_600_000])
-    page = guarded_page(HearingJudgements(), clock_ms=lambda: next(clock))
+    page = guarded_page(HearingReports(), clock_ms=lambda: next(clock))
     page.post("/api/session", json={}, headers=OWNER)
     assert [page.get("/api/session", headers=PAGE).json()["judge"] for _ in range(2)] == ["operator", None]
 
 
 def test_a_name_that_no_signature_can_carry_opens_no_session() -> None:
-    page = guarded_page(HearingJudgements())
+    page = guarded_page(HearingReports())
     for judge in ("Ann", "owner", "a b", "x" * 64):
         refused = page.post("/api/session", json={"judge": judge}, headers=OWNER)
         assert (refused.status_code, "names no principal" in refused.json()["error"]) == (400, True)
 
 
 def test_without_a_key_for_signatures_a_verdict_has_one_author() -> None:
-    page = guarded_page(Judgements(KafkaConnection(), "rollbus."))
+    page = guarded_page(PageReports(KafkaConnection(), "rollbus."))
     refused = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert (refused.status_code, "principals" in refused.json()["error"]) == (400, True)
     assert page.post("/api/session", json={"judge": "operator"}, headers=OWNER).status_code == 200
 
 
 def test_a_form_of_another_kind_is_not_read() -> None:
-    page = guarded_page(HearingJudgements())
+    page = guarded_page(HearingReports())
     page.post("/api/session", json={}, headers=OWNER)
     assert page.post("/api/verdicts", data={"episode_id": "e1"}, headers=PAGE).status_code == 415
     assert page.post("/api/verdicts", json=[1], headers=PAGE).status_code == 400
@@ -223,9 +224,9 @@ def test_a_form_of_another_kind_is_not_read() -> None:
         ({"episode_id": "e1", "value": 1, "source": "judge"}, "source: Extra inputs are not permitted"),
     ],
 )
-async def test_a_verdict_that_cannot_be_is_named(values: dict[str, Any], why: str) -> None:
+async def test_an_impossible_verdict_is_named(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        await Judgements(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
+        await PageReports(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
 
 
 def test_every_reason_of_a_drop_has_its_words() -> None:
@@ -237,7 +238,7 @@ def test_every_reason_of_a_drop_has_its_words() -> None:
 async def test_a_data_set_has_a_name_that_a_folder_can_have() -> None:
     values = {"data_set": "../x", "trajectory_id": "t", "episode_id": "e"}
     with pytest.raises(ConfigurationError, match=r"'\.\./x' cannot name a data set"):
-        await Judgements(KafkaConnection(), "rollbus.").change_member(values)
+        await PageReports(KafkaConnection(), "rollbus.").change_member(values)
 
 
 def test_a_run_that_is_gone_is_refused_with_those_that_are_there() -> None:
@@ -267,7 +268,7 @@ class FixedStatus(StatusWatch):
         self.is_closed = True
 
 
-def test_health_is_the_picture_and_the_funnels_or_why_there_is_none() -> None:
+def test_health_has_the_picture_and_funnels_or_the_reason_without() -> None:
     picture = draw_picture(Look(now_ms=1), LagHistory(0.0), AlarmLimits())
     funnel = draw_funnel(FunnelNumbers(now_ms=1, since_ms=0, recent_ms=0), FunnelSettings())
     fixed = FixedStatus(NamespaceStatus(picture, (funnel,), give_verdict(picture, (funnel,))))
@@ -287,7 +288,8 @@ def test_the_runs_of_the_settings_are_known_without_clickhouse() -> None:
     assert nobody.ask("runs", {}) == (["run_id", "newest_step", "model"], [["orders", 0, "agent"]])
 
 
-def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_has_its_model() -> None:
+def test_a_configured_run_with_rows_comes_first() -> None:
+    """A configured run without rows comes last, with its model."""
     stored = [["a", 5, "other"], ["orders", 0, ""]]
     assert add_configured(stored, {"fresh": "agent-2", "orders": "agent"}) == [
         ["orders", 0, "agent"],
@@ -296,14 +298,14 @@ def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_ha
     ]
 
 
-def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:
+def test_a_wrong_question_and_a_silent_clickhouse_differ_in_status() -> None:
     client = browser(AnsweringDatabase(ConfigurationError("no such"), UnavailableError("nobody answers")))
     wrong, silent = client.get("/api/ask/x"), client.get("/api/ask/x")
     assert (wrong.status_code, wrong.json()["error"]) == (400, "no such")
     assert (silent.status_code, silent.json()["error"]) == (503, "nobody answers")
 
 
-def test_tokens_get_their_text_only_where_a_tokenizer_is_at_hand() -> None:
+def test_tokens_get_their_text_only_with_a_tokenizer() -> None:
     answer = (["token_ids"], [[[1, 2]], [None]])
     assert browser(AnsweringDatabase(answer)).get("/api/ask/conversation").json()["columns"] == ["token_ids"]
     with_text = browser(AnsweringDatabase(answer), texts=lambda ids: [f"<{token_id}>" for token_id in ids])
@@ -331,7 +333,7 @@ def test_an_answer_is_json_for_every_type_of_column() -> None:
     assert json.loads(json.dumps(rows)) == [[None, "2026-01-01T00:00:00+00:00"], {"a": None}, "ff", None, True]
 
 
-def test_a_character_stands_at_the_token_that_completes_it() -> None:
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
     pieces = {1: b"a", 2: "é".encode()[:1], 3: "é".encode()[1:], 4: b" b"}
 
     def decode(ids: Any) -> str:
@@ -340,15 +342,15 @@ def test_a_character_stands_at_the_token_that_completes_it() -> None:
     assert decode_each([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
 
 
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Any) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_named(tmp_path: Any) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json is not a tokenizer"):
         load_texts(tmp_path)
 
 
 def test_no_question_of_the_page_hides_a_saved_one() -> None:
-    from rollbus.consumers.clickhouse.questions.saved import list_queries
-    from rollbus.ui.asking import FOLDER
+    from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
+    from rollbus.ui.page_questions import FOLDER
 
     assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))
 
@@ -369,7 +371,7 @@ def test_every_consumer_group_is_listed_with_its_lag_and_readers() -> None:
     ]
 
 
-def test_a_kafka_that_is_away_is_said_instead_of_a_lag_of_zero() -> None:
+def test_an_absent_kafka_is_reported_instead_of_a_lag_of_zero() -> None:
     answer = browser(AnsweringDatabase(), lags=no_kafka).get("/api/lag").json()
     assert answer == {"groups": [], "error": "Kafka at 127.0.0.1:1: nobody listens"}
 

@@ -28,7 +28,7 @@ from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from tests.services.shared import shared_service
+from tests.services.shared_service import shared_service
 from tests.waiting import wait_until
 
 MODEL = "agent"

@@ -121,7 +121,7 @@ def read_newest_kind(journal: Path) -> str:
         pytest.param("list_events", "job", FROM_JOB, id="while it follows its job", marks=pytest.mark.faults),
     ],
 )
-async def test_a_trainer_that_dies_in_its_third_step_at_wandb_sends_and_trains_each_batch_once(
+async def test_a_trainer_killed_at_wandb_trains_each_batch_once(
     log: TrainerWorld,
     console: World,
     service: ServiceProcess,

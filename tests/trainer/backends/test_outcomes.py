@@ -7,7 +7,7 @@ import pytest
 from rollbus.trainer.backends.outcomes import name_service_metrics
 
 
-def test_the_norm_of_the_gradient_has_our_name_and_other_numbers_are_marked_as_the_services() -> None:
+def test_only_the_gradient_norm_of_the_service_has_our_name() -> None:
     figures = {"optim/grad_norm": 1.0, "loss/entropy": 2.0, "loss:sum": 3, "tokens_per_second": 7}
     assert name_service_metrics(figures) == {
         "grad_norm": 1.0,

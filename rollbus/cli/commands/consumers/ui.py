@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rollbus.cli.listening import open_listener
+from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
@@ -34,9 +34,9 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.actions import Commands
     from rollbus.ui.app import make_app
-    from rollbus.ui.asking import Asking
     from rollbus.ui.door import page_door, page_token
-    from rollbus.ui.judgements import Judgements
+    from rollbus.ui.page_questions import Asking
+    from rollbus.ui.page_reports import PageReports
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 
@@ -55,7 +55,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
             Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
             namespace=settings.namespace,
             texts=texts,
-            judgements=Judgements(settings.kafka, settings.namespace, signing=settings.signing),
+            reports=PageReports(settings.kafka, settings.namespace, signing=settings.signing),
             sessions=sessions,
             commands=Commands(() if config is None else ("--config", str(config))),
             lags=LagOfGroups(settings.kafka, settings.namespace).ask,

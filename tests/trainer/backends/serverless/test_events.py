@@ -25,7 +25,7 @@ def test_a_job_that_failed_says_why(data: dict[str, str], message: str) -> None:
     assert (report.state, report.message) == ("failed", message)
 
 
-def test_a_job_without_an_end_is_running_also_after_an_event_of_an_unknown_kind() -> None:
+def test_an_event_of_an_unknown_kind_does_not_end_a_job() -> None:
     assert report_job([STARTED, JobEvent("2", "checkpoint_saved", {})]).state == "running"
 
 

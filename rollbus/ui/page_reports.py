@@ -58,7 +58,7 @@ class Membership(BaseModel):
     is_member: bool = True
 
 
-class Judgements:
+class PageReports:
     """Writes what judges say to Kafka."""
 
     def __init__(

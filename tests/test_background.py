@@ -19,7 +19,7 @@ STARTS = {"create_task", "ensure_future", "Thread", "Timer", "start_new_thread"}
 AWAITED_CALLS = {
     "consumers/clickhouse/sink/sink.py:Sink.run": "the flush under way is awaited before the next one, and at the end",
     "producers/episode/context.py:bind.bound_async": "awaited at once",
-    "producers/episode/scope.py:_in_a_thread": "awaited at once, whatever the function does",
+    "producers/episode/scope.py:_call_in_thread": "awaited at once, whatever the function does",
     "producers/imports/grpc_server.py:_read_message": "a timer that cancels a call",
     "producers/proxy/episodes.py:Desk.flush": "awaited by the answers that wait for it",
     "producers/proxy/app.py:_unless_gone": "gathered before it returns",
@@ -46,7 +46,7 @@ AWAITED_CALLS = {
     "streams/replay/kafka/lane.py:main": "it ends the process",
     "streams/replay/kafka/writer.py:KafkaOutput._send": "awaited before the next one, and at the end",
     "streams/stages/scoring/answers.py:Asker._call_once": "its result is an answer, also of an error of any class",
-    "streams/stages/scoring/threads.py:ScoringThreads.call": "awaited at once; its error is raised here",
+    "streams/stages/scoring/threads.py:CallThreads.call": "awaited at once; its error is raised here",
     "streams/worker/worker.py:Worker.wait": "waits for `stop` only",
     "trainer/art_server/control/following.py:DecisionFollower._run": "its thread runs until it ends",
     "trainer/art_server/endpoint/choices.py:Choices.answers": "its result is taken at once",

@@ -25,7 +25,7 @@ from benchmarks.delivery.worlds import KnownWorld
 from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.game import game, prompt
 from rollbus.demo.game.game import MODEL, OPPONENT, Board, Opening, Result
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
 from rollbus.trainer.art_server.model.config import read_config
@@ -199,13 +199,13 @@ def play_once(
 def game_world(version: Version, other: Version, boards: Boards) -> KnownWorld:
     """Return recorded games of one version, and what both truly earn."""
 
-    def draw(chance: Random, episodes: int) -> list[Logged]:
+    def draw(chance: Random, episodes: int) -> list[WeightedEpisode]:
         drawn = []
         for number in range(episodes):
             first, replies, earned = play_once(version, boards, chance, other)
             steps = [Step(ratio) for _, ratio in replies]
             steps[-1] = Step(steps[-1].log_ratio, earned)
-            drawn.append(Logged(f"e{number}", prompt.TASK, first, tuple(steps)))
+            drawn.append(WeightedEpisode(f"e{number}", prompt.TASK, first, tuple(steps)))
         return drawn
 
     truth, earned = (true_reward_of_game(policy, boards) for policy in (other, version))

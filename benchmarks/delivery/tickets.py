@@ -27,7 +27,7 @@ from benchmarks.delivery.worlds import KnownDrift, KnownWorld
 from rollbus.demo.routing import prompt
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.tickets import TRAFFIC
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
@@ -153,13 +153,13 @@ class Answered:
 
         return KnownDrift(draw, float((self.other * apart).sum(axis=1).mean()))
 
-    def _draw(self, chance: Random, episodes: int) -> list[Logged]:
+    def _draw(self, chance: Random, episodes: int) -> list[WeightedEpisode]:
         drawn = []
         for name in range(episodes):
             number, token = at = self._choose(chance)
             ticket, probability = self.tickets[number], float(self.other[at])
             step = Step(log(probability / self.recorded_probabilities[at]), float(token == ticket.token))
-            drawn.append(Logged(f"e{name}", prompt.TASK, ticket.text, (step,), str(token), probability))
+            drawn.append(WeightedEpisode(f"e{name}", prompt.TASK, ticket.text, (step,), str(token), probability))
         return drawn
 
     def _choose(self, chance: Random) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import exp, log
 from random import Random
 
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 
 Probabilities = Sequence[float]
 UNKNOWN = 1e-6
@@ -21,7 +21,7 @@ UNKNOWN = 1e-6
 class KnownWorld:
     """Draw recorded episodes."""
 
-    draw: Callable[[Random, int], list[Logged]]
+    draw: Callable[[Random, int], list[WeightedEpisode]]
     truth: float
     """What the other version earns."""
     earned: float
@@ -67,7 +67,7 @@ def bandit(
         for row, goods, lost in zip(other, good, unseen, strict=True)
     ) / prompts  # fmt: skip
 
-    def draw(chance: Random, episodes: int) -> list[Logged]:
+    def draw(chance: Random, episodes: int) -> list[WeightedEpisode]:
         drawn = []
         for number in range(episodes):
             prompt = chance.randrange(prompts)
@@ -75,7 +75,7 @@ def bandit(
             ratio = log(other[prompt][answer] / recorded_policy[prompt][answer])
             reward = float(chance.random() < good[prompt][answer])
             drawn.append(
-                Logged(
+                WeightedEpisode(
                     f"e{number}",
                     f"task {prompt % 2}",
                     f"prompt {prompt}",
@@ -97,7 +97,7 @@ def game(shift: float, *, turns: int = 4) -> KnownWorld:
     recorded_win = 0.5
     other_win = recorded_win + shift
 
-    def draw(chance: Random, episodes: int) -> list[Logged]:
+    def draw(chance: Random, episodes: int) -> list[WeightedEpisode]:
         drawn = []
         for number in range(episodes):
             steps = []
@@ -105,7 +105,7 @@ def game(shift: float, *, turns: int = 4) -> KnownWorld:
                 good = chance.random() < recorded_win
                 ratio = log((other_win if good else 1 - other_win) / (recorded_win if good else 1 - recorded_win))
                 steps.append(Step(ratio, good / turns))
-            drawn.append(Logged(f"e{number}", "game", "opening", tuple(steps)))
+            drawn.append(WeightedEpisode(f"e{number}", "game", "opening", tuple(steps)))
         return drawn
 
     return KnownWorld(draw, other_win, recorded_win)
@@ -114,13 +114,15 @@ def game(shift: float, *, turns: int = 4) -> KnownWorld:
 def long_answers(spread: float) -> KnownWorld:
     """Answers of many tokens: the logarithm of the weight is normal with this deviation, and the reward follows it."""
 
-    def draw(chance: Random, episodes: int) -> list[Logged]:
+    def draw(chance: Random, episodes: int) -> list[WeightedEpisode]:
         drawn = []
         for number in range(episodes):
             likeness = chance.gauss(0, 1)
             good = chance.random() < 1 / (1 + exp(-likeness))
             ratio = spread * likeness - spread * spread / 2
-            drawn.append(Logged(f"e{number}", "write", f"prompt {number}", (Step(ratio, float(good)),), f"a{number}"))
+            drawn.append(
+                WeightedEpisode(f"e{number}", "write", f"prompt {number}", (Step(ratio, float(good)),), f"a{number}")
+            )
         return drawn
 
     # Weighted, the likeness is normal around `spread`: the mean of the logistic function, by a fine sum.

@@ -62,7 +62,8 @@ def preference_pairs(
 ) -> list[PreferencePair]:
     """Return pairs from the answers to one prompt, the clearest first.
 
-    That is one pair of the best and the worst, or with `exhaustive` every pair that differs by `min_margin` or more.
+    Without `exhaustive` that is one pair, in most cases of the best and the worst answer; with it, every pair that
+    differs by `min_margin` or more, at most `max_pairs`.
     """
     ranked = sorted(candidates, key=lambda candidate: (-candidate.score, candidate.id))
     pairs = [
@@ -73,4 +74,4 @@ def preference_pairs(
         and dict(better.completion) != dict(worse.completion)
     ]
     pairs.sort(key=lambda pair: (-pair.margin, pair.chosen.id, pair.rejected.id))
-    return pairs[: 1 if not exhaustive else max_pairs]
+    return pairs[:max_pairs] if exhaustive else pairs[:1]

@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 BASE_URL = "https://api.openpipe.ai/api/v1"
 TIMEOUT_S = 30.0
-_PASSING = frozenset({401, 403, 404, 408, 429})
-"""Answers that may be different the next time, like every answer from 500 on; any other refusal is final."""
+_PASSING_STATUSES = frozenset({401, 403, 404, 408, 429})
+"""Statuses that may be different the next time, like every one from 500 on; any other refusal is final."""
 
 
 class OpenPipeLogger:
-    """One project, which the key names."""
+    """Logs to the project of OpenPipe that the key belongs to."""
 
     def __init__(self, *, namespace: str, api_key: str, base_url: str = BASE_URL) -> None:
         """Ask OpenPipe whether it accepts the key; raises ConfigurationError if not."""
@@ -44,21 +44,21 @@ class OpenPipeLogger:
             raise ConfigurationError(f"OpenPipe at {self._url} answers {_short_answer(answer)}; check {hint}")
 
     def log_step(self, record: StepCompleted) -> None:
-        """Log a step."""
+        """Log a step; raises OSError if OpenPipe does not take it now."""
         summary = f"step {record.step} of run {record.run_id}: version {record.base_version} to {record.policy_version}"
         fields = {"kind": "step", "step": record.step, "batch": record.batch_hash}
-        times = (record.started_at_ms, record.completed_at_ms)
+        times_ms = (record.started_at_ms, record.completed_at_ms)
         self._report(
-            record.run_id, f"{record.model}@{record.policy_version}", summary, fields, step_points(record), times
+            record.run_id, f"{record.model}@{record.policy_version}", summary, fields, step_points(record), times_ms
         )
 
     def log_evaluation(self, record: Evaluation) -> None:
-        """Log a measurement."""
+        """Log an evaluation; raises OSError if OpenPipe does not take it now."""
         model = f"{record.model}@{record.policy_version}"
         summary = f"evaluation {record.name} of {model} over {record.episodes} episodes"
         fields = {"kind": "evaluation", "evaluation": record.name, "evaluation_id": record.evaluation_id}
-        times = (record.evaluated_at_ms, record.evaluated_at_ms)
-        self._report(record.run_id or record.model, model, summary, fields, evaluation_points(record), times)
+        times_ms = (record.evaluated_at_ms, record.evaluated_at_ms)
+        self._report(record.run_id or record.model, model, summary, fields, evaluation_points(record), times_ms)
 
     def close(self) -> None:
         """Close the client; everything is sent already."""
@@ -95,10 +95,11 @@ class OpenPipeLogger:
         self._send(body, summary)
 
     def _send(self, body: dict[str, Any], summary: str) -> None:
+        """Send a report; raises OSError where trying again may help, and logs what OpenPipe refuses for good."""
         answer = self._client.post(f"{self._url}/report", json=body)
         if answer.is_success:
             return
-        if answer.status_code in _PASSING or answer.status_code >= 500:
+        if answer.status_code in _PASSING_STATUSES or answer.status_code >= 500:
             raise OSError(f"OpenPipe did not take {summary}: {_short_answer(answer)}")
         logger.warning("skipped what OpenPipe refuses record=%r answer=%s", summary, _short_answer(answer))
 

@@ -17,14 +17,14 @@ from rollbus.schemas.ids import stable_id
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 STEP, VERSION = "step", "policy_version"
-LOGGED = "rollbus_evaluations"
+EVALUATION_MARKS = "rollbus_evaluations"
 """Key in a run's summary: marks of the evaluations that it has."""
-REMEMBERED = 500
+MOST_MARKS = 500
 """Far more than come between two commits; a summary has to stay small."""
 
 
 class WandbLogger:
-    """One project."""
+    """Logs to one project of W&B."""
 
     def __init__(
         self,
@@ -48,28 +48,27 @@ class WandbLogger:
         self._namespace, self._folder = namespace, folder
         self._open_run = open_run
         self._runs: dict[str, Any] = {}
-        self._last: dict[str, int] = {}
-        """The newest step, by run."""
-        self._evaluations: dict[str, list[str]] = {}
-        """Marks of the newest evaluations, by run."""
+        self._newest_step_by_run: dict[str, int] = {}
+        self._evaluation_marks_by_run: dict[str, list[str]] = {}
+        """The newest last."""
 
     def log_step(self, record: StepCompleted) -> None:
-        """Log a step under its number."""
+        """Log a step under its number, unless the run has this step or a later one."""
         run = self._open(record.run_id)
-        if record.step > self._last.get(record.run_id, int(run.summary.get(STEP, -1))):
+        if record.step > self._newest_step_by_run.get(record.run_id, int(run.summary.get(STEP, -1))):
             run.log({**step_points(record), STEP: record.step})
-            self._last[record.run_id] = record.step
+            self._newest_step_by_run[record.run_id] = record.step
 
     def log_evaluation(self, record: Evaluation) -> None:
-        """Log a measurement under its version."""
+        """Log an evaluation under its version, unless the run has it."""
         run_id = record.run_id or record.model
         run = self._open(run_id)
-        marks = self._evaluations.setdefault(run_id, str(run.summary.get(LOGGED, "")).split())
+        marks = self._evaluation_marks_by_run.setdefault(run_id, str(run.summary.get(EVALUATION_MARKS, "")).split())
         mark = stable_id("evaluation", record.evaluation_id)[:8]
         if mark not in marks:
             run.log({**evaluation_points(record), VERSION: record.policy_version})
-            marks[:] = [*marks, mark][-REMEMBERED:]
-            run.summary[LOGGED] = " ".join(marks)
+            marks[:] = [*marks, mark][-MOST_MARKS:]
+            run.summary[EVALUATION_MARKS] = " ".join(marks)
 
     def close(self) -> None:
         """Finish every run; the same run goes on at the next start."""

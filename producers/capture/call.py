@@ -5,6 +5,7 @@ guarded; where one fails the application's own request goes out and its own answ
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextvars import Token
@@ -32,11 +33,11 @@ REFUSAL_WORDS = ("unrecognized", "unknown", "unexpected", "extra", "unsupported"
 """Words of a refusal that does not say what it refuses. An error with none of these words, and none of those in
 `ADDED`, has another cause, and the call is not tried again.
 """
-MAX_REFUSING = 1000
+MAX_REFUSED_KINDS = 1000
 """Kinds of request remembered as refused."""
 MAX_CHOICES = 128
 NOTHING: frozenset[str] = frozenset()
-Refusing = dict[tuple[object, ...], frozenset[str]]
+RefusedByKind = dict[tuple[object, ...], frozenset[str]]
 """By kind of request (server, API, model, streamed, with tools), what of `ADDED` the server refuses."""
 
 
@@ -50,7 +51,7 @@ class Capture:
     function: str | Callable[[], str] | None
     mode: str
     hide_injected: bool
-    refusing: Refusing = field(default_factory=dict)
+    refused_by_kind: RefusedByKind = field(default_factory=dict)
     """What servers have refused, by kind of request."""
     hook: str = "wrap"
     """Named in what is recorded; see `Exchange.hook`."""
@@ -66,9 +67,9 @@ class Capture:
             if self.episodes.gives_way and context.recorded_by() not in (None, self.outbox):
                 self.outbox.counts.add("calls_of_own_recorder")
                 return None
-            tries = context.current_attempts()
-            before: RecordedCall | None = None if tries is None else tries.failed
-            episode = self.episode or self.episodes.current() if before is None else before.episode
+            attempts = context.current_attempts()
+            failed_attempt: RecordedCall | None = None if attempts is None else attempts.failed
+            episode = failed_attempt.episode if failed_attempt else self.episode or self.episodes.current()
             if episode is None or episode.ended:  # such as a thread that works on
                 episode = self.episodes.open_for_call()
             if episode is None:
@@ -79,15 +80,15 @@ class Capture:
             if not surface.is_recorded(request):
                 self._note_unobserved(episode, request, server)
                 return None
-            bare: dict[str, Any] = request
+            unrouted: dict[str, Any] = request
             if (add_version := self.outbox.add_version) is not None:
-                versioned: Mapping[str, Any] = bare
-                versioned = self.outbox.guard.call("route", add_version, bare, episode.id, default=versioned)
-                request = bare if versioned is bare else dict(versioned)
-            call = RecordedCall(self, episode, request, surface, server, bare, content)
-            if before is not None:
-                episode.finished(before)
-            episode.opened(call)
+                routed: Mapping[str, Any] = unrouted
+                routed = self.outbox.guard.call("route", add_version, unrouted, episode.id, default=routed)
+                request = unrouted if routed is unrouted else dict(routed)
+            call = RecordedCall(self, episode, request, surface, server, unrouted, content)
+            if failed_attempt is not None:
+                episode.remove_open_answer(failed_attempt)
+            episode.add_open_answer(call)
             episode.calls_captured += 1
             context.mark_captured()
             if self.episodes.spans is not None:
@@ -123,7 +124,6 @@ class RecordedCall:
     """One request and what became of it."""
 
     __slots__ = (
-        "_bare",
         "_capture",
         "_content",
         "_done",
@@ -133,6 +133,7 @@ class RecordedCall:
         "_refused_before",
         "_server",
         "_start_s",
+        "_unrouted",
         "episode",
         "guard",
         "original",
@@ -147,19 +148,19 @@ class RecordedCall:
         request: dict[str, Any],
         surface: Surface,
         server: str,
-        bare: dict[str, Any],
+        unrouted: dict[str, Any],
         content: bytes | None,
     ) -> None:
-        """Ask for more than the request does; `bare` is as the application made it."""
-        self._bare = None if bare is request else bare
+        """Ask for more than the request does; `unrouted` names the model as the application did."""
+        self._unrouted = None if unrouted is request else unrouted
         self._start_s = time.perf_counter()
         self._capture, self.episode, self.surface, self._server = capture, episode, surface, server
         self.guard = capture.outbox.guard
         function_name = capture.function() if callable(capture.function) else capture.function
         self._function = function_name or current_function() or episode.function
-        self.original, self._content = request, content if self._bare is None else None
+        self.original, self._content = request, content if self._unrouted is None else None
         self._refused_before: frozenset[str] = (
-            capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
+            capture.refused_by_kind.get(self._kind(), NOTHING) if capture.refused_by_kind else NOTHING
         )
         self._refused = self._refused_before
         self._done = self._is_late = False
@@ -182,14 +183,18 @@ class RecordedCall:
         return self.original.get("stream") is True
 
     def body(self) -> bytes:
-        """Return the request's JSON; that of the application with more behind it, where nothing in it changes."""
+        """Return the request's JSON: the application's own bytes, with what is added behind its last field.
+
+        It is written again where a field of the application's changes, or where its bytes are in another encoding.
+        """
         content, original = self._content, self.original
         if content is None:
             return dump(self.request)
         if self.request is original:
             return content
         added = {name: value for name, value in self.request.items() if original.get(name, self) is not value}
-        if original and added.keys().isdisjoint(original):
+        is_utf8 = json.detect_encoding(content) in ("utf-8", "utf-8-sig")
+        if original and is_utf8 and added.keys().isdisjoint(original):
             return content.rstrip()[:-1] + b"," + dump(added)[1:]
         return dump(self.request)
 
@@ -209,10 +214,10 @@ class RecordedCall:
 
     def _drop_route(self, error: Exception) -> bool:
         """Ask for the application's own name, where the server does not have the version that was chosen."""
-        if self._bare is None or getattr(error, "status_code", None) != NO_SUCH_MODEL:
+        if self._unrouted is None or getattr(error, "status_code", None) != NO_SUCH_MODEL:
             return False
         self._capture.outbox.counts.add("route_unknown")
-        self.original, self._bare = self._bare, None
+        self.original, self._unrouted = self._unrouted, None
         self.request = self._with_injections()
         return True
 
@@ -226,8 +231,8 @@ class RecordedCall:
         if not refused_extras:
             return False
         self._refused |= refused_extras
-        before, self.request = self.request, self._with_injections()
-        return self.request != before
+        refused_request, self.request = self.request, self._with_injections()
+        return self.request != refused_request
 
     def on_answer(self) -> None:
         """Remember what the server refuses, once it has answered without it.
@@ -235,12 +240,12 @@ class RecordedCall:
         An error that names it is not enough: servers repeat the request in errors about something else.
         """
         if self._refused is not self._refused_before:
-            self.guard.call("refused", self._learn, default=None)
+            self.guard.call("refused", self._remember_refused, default=None)
 
-    def _learn(self) -> None:
-        kind, refusing = self._kind(), self._capture.refusing
-        if kind in refusing or len(refusing) < MAX_REFUSING:
-            refusing[kind] = refusing.get(kind, NOTHING) | self._refused
+    def _remember_refused(self) -> None:
+        kind, refused_by_kind = self._kind(), self._capture.refused_by_kind
+        if kind in refused_by_kind or len(refused_by_kind) < MAX_REFUSED_KINDS:
+            refused_by_kind[kind] = refused_by_kind.get(kind, NOTHING) | self._refused
         for name in sorted(self._refused - self._refused_before):
             self._capture.outbox.counts.add(f"{name}_refused")
 
@@ -272,31 +277,33 @@ class RecordedCall:
         return count if isinstance(count, int) and 1 <= count <= MAX_CHOICES else 1
 
     def abandon(self) -> None:
-        """Go on without the episode, which ends: a writer of the call's own says what comes of it, and the episode's
-        end waits for that; where even this ends, nobody sees it.
+        """Go on without the episode, which ends before the answer came.
+
+        The first time, the call joins the episode by a writer of its own: it records the answer later, and the
+        episode's end waits for it. If that writer is ended too, the call is recorded without an answer.
         """
         if self._is_late:
             self.record_without_answer(NOT_CAPTURED)
             return
         episode, self._is_late = self.episode, True
-        episode.finished(self)
+        episode.remove_open_answer(self)
         self.episode = self._capture.episodes.join(episode.id, episode.started_at_ms)
         self.episode.of_call = True
-        self.episode.opened(self)
+        self.episode.add_open_answer(self)
         self._capture.outbox.counts.add("calls_ended_late")
 
     def open(self, answer: Abandonable) -> None:
-        """Let the episode's end record an answer as far as it came."""
-        self.episode.finished(self)
-        self.episode.opened(answer)
+        """Let the episode's end record a stream as far as it came, in place of this call without an answer."""
+        self.episode.remove_open_answer(self)
+        self.episode.add_open_answer(answer)
 
     def close(self, answer: Abandonable) -> None:
-        """Take that back."""
-        self.episode.finished(answer)
+        """Let the episode's end leave a stream alone, which has been read."""
+        self.episode.remove_open_answer(answer)
 
     def _record(self, answer: ServerAnswer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
         self._done = True
-        self.episode.finished(self)
+        self.episode.remove_open_answer(self)
         exchange = Exchange(
             request=self.surface.convert_request({**self.original, **settings_sent(self.request)}),
             answer=answer,
@@ -329,8 +336,9 @@ def failure_of(error: BaseException | None) -> str:
 
 
 def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
-    """Return what a refusal is about; all that is ever added where it names none of it but sounds like it, unless only
-    what it names counts.
+    """Return what of `ADDED` a refusal is about: what it names.
+
+    One that names nothing of it and uses a word of a refusal is about all of it; with `named_only`, about nothing.
     """
     named_extras = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
     if named_extras or named_only:

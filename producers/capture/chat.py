@@ -15,15 +15,18 @@ class ChatSurface:
     empty_logprobs = b"null"
 
     def is_recorded(self, request: Mapping[str, Any]) -> bool:
-        """All are."""
+        """Return True: every chat completion can be recorded."""
         return True
 
     def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
-        """`logprobs`, vLLM's and SGLang's `return_token_ids`, and `stream_options`."""
+        """Read `logprobs`, vLLM's and SGLang's `return_token_ids`, and `stream_options`."""
         return Wishes(request.get("logprobs") is True, surface.asks_ids(request), surface.asks_usage(request))
 
     def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
-        """Ask for all three, and for plain sampling where the request leaves it open."""
+        """Return what to add for log-probs, token ids and usage, and for plain sampling where the request says nothing.
+
+        Without `force`, an application that refuses log-probs gets none.
+        """
         added = surface.ids_and_sampling(request, refused)
         asks_logprobs = request.get("logprobs")
         if "logprobs" not in refused and asks_logprobs is not True and (force or not isinstance(asks_logprobs, bool)):
@@ -31,7 +34,7 @@ class ChatSurface:
         return added if "usage" in refused else added | surface.with_usage(request)
 
     def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """It has the form already."""
+        """Return a copy: it has the form of a record already."""
         return dict(request)
 
     def read_response(self, response: Any) -> ServerAnswer:
@@ -39,7 +42,7 @@ class ChatSurface:
         return answer_of(response)
 
     def make_reader(self) -> ChunkReader:
-        """Read its chunks."""
+        """Return a reader of a stream's chunks."""
         return ChunkReader()
 
 

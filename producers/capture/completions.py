@@ -33,17 +33,20 @@ class CompletionsSurface:
     empty_logprobs = b"null"
 
     def is_recorded(self, request: Mapping[str, Any]) -> bool:
-        """Those with one prompt, as text or token ids."""
+        """Say whether it has one prompt, as text or token ids."""
         prompt = request.get("prompt")
         return isinstance(prompt, str) or bool(ids_of(prompt))
 
     def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
-        """Log-probs are asked for by a number."""
+        """Read the same as for a chat; log-probs are asked for by a number, 0 included."""
         logprobs = count_of(request.get("logprobs")) is not None
         return Wishes(logprobs, surface.asks_ids(request), surface.asks_usage(request))
 
     def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
-        """Ask for all three, unless the prompt comes back too; a number that the application gives stays."""
+        """Return what to add for log-probs, token ids and usage; a number that the application gives stays.
+
+        Nothing is added where the prompt comes back too: its log-probs would stand in front of the sampled ones.
+        """
         added: dict[str, Any] = {}
         if request.get(ECHO):
             return added
@@ -53,7 +56,7 @@ class CompletionsSurface:
         return added if "usage" in refused else added | surface.with_usage(request)
 
     def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompt becomes a message; of token ids their JSON."""
+        """Return the request with its prompt as a message; a prompt of token ids is their JSON."""
         prompt = request.get("prompt")
         content = prompt if isinstance(prompt, str) else canonical(prompt)
         return {**request, "messages": [{"role": "user", "content": content}]}
@@ -64,7 +67,7 @@ class CompletionsSurface:
         return replace(answer_of(response), choices=choices)
 
     def make_reader(self) -> ChunkReader:
-        """Read its chunks, which have the form of whole completions."""
+        """Return a reader of a stream's chunks, which have the form of whole completions."""
         return _CompletionsReader()
 
 

@@ -19,6 +19,8 @@ from rollbus.producers.episode import context
 
 MODULES = ("httpx", "httpx2")
 FIRST_ERROR = 400
+TWIN = "RecordedClient"
+"""Name of the class of a twin, by which one is known again."""
 PLAIN = "IdentityDecoder"
 """Name of the decoder, in httpx and httpx2, of what is not packed."""
 
@@ -42,20 +44,17 @@ def _restore(cls: Any, original: Any, recording_send: Any) -> None:
 
 def recorded_twin(http: Any, capture: Capture) -> Any:
     """Return a client on the same connections whose calls are recorded; raises TypeError where it is none of httpx."""
-    if (cls := type(http)).__name__ == _TWIN and cls.capture.outbox is capture.outbox:
-        http, cls = cls.original, type(cls.original)  # the options of the last time hold
+    if (cls := type(http)).__name__ == TWIN and cls.capture.outbox is capture.outbox:
+        http, cls = cls.original, type(cls.original)  # the new options replace those of the twin that was wrapped
     modules = [module for name in MODULES if (module := sys.modules.get(name)) is not None]
     is_async = any(isinstance(http, module.AsyncClient) for module in modules)
     if not is_async and not any(isinstance(http, module.Client) for module in modules):
         raise TypeError(f"{cls.__name__} is no client of httpx")
     send = _recording(cls.send, capture, [True], is_async=is_async)
     names = {"send": send, "capture": capture, "original": http, "__del__": _stay_open}
-    twin: Any = object.__new__(type(_TWIN, (cls,), names))
+    twin: Any = object.__new__(type(TWIN, (cls,), names))
     twin.__dict__ = http.__dict__  # one state: what one of them closes is closed
     return twin
-
-
-_TWIN = "RecordedClient"
 
 
 _diverted: ContextVar[Any] = ContextVar("rollbus_diverted", default=None)
@@ -72,7 +71,10 @@ def diverted(twin: Any) -> Iterator[None]:
 
 
 def divert(http: Any) -> None:
-    """Make a client ask whether its requests are a twin's."""
+    """Make a client ask at each request whether it is its twin's.
+
+    A method that another tool has patched holds the original client, so its requests would pass the twin by.
+    """
     cls = type(http)
 
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +144,7 @@ def _send_recorded(
                 break
             yield getattr(response, read)()
             if not _is_refused(call, response):
-                return _as_asked(response, request, stream=stream)
+                return _as_unread(response, request, stream=stream)
     except BaseException as error:
         call.on_error(error)
         raise
@@ -178,8 +180,8 @@ def _is_refused(call: RecordedCall, response: Any) -> bool:
     return call.retry(RefusalError(response.status_code, response.text))
 
 
-def _as_asked(response: Any, request: Any, *, stream: bool) -> Any:
-    """Return an error's response, which has been read, as the application would have got it."""
+def _as_unread(response: Any, request: Any, *, stream: bool) -> Any:
+    """Return an error's response, which we have read, as one that the application can still read."""
     if not response.history:
         response.request = request
     if stream:
@@ -210,7 +212,7 @@ def _tap(call: RecordedCall, response: Any, request: Any) -> AnswerTap:
     module = sys.modules[type(response).__module__.partition(".")[0]]
     base = module.AsyncByteStream if isinstance(response.stream, module.AsyncByteStream) else module.SyncByteStream
     is_async = base is module.AsyncByteStream and not isinstance(response.stream, module.SyncByteStream)
-    tapped_class = _stream_class(_AsyncTapped if is_async else _Tapped, base)
+    tapped_class = _stream_class(_AsyncTappedStream if is_async else _TappedStream, base)
     response.stream = tapped_class(response.stream, decoder, tap)
     return tap
 
@@ -225,7 +227,7 @@ def _stream_class(behaviour: type, base: type) -> Any:
     return type(behaviour.__name__, (behaviour, base), {})
 
 
-class _Tapped:
+class _TappedStream:
     """A response's stream, unpacked, whose bytes pass through a tap.
 
     It is read once, as a connection is, however often it is iterated: openai iterates again behind the last event, and
@@ -243,7 +245,7 @@ class _Tapped:
 
     def __iter__(self) -> Iterator[bytes]:
         self._raw = iter(self._stream) if self._raw is None else self._raw
-        with self._finishing():
+        with self._recording_cut_off():
             if self._is_plain:
                 feed = self._tap.feed
                 for raw in self._raw:
@@ -261,12 +263,13 @@ class _Tapped:
                 yield visible
 
     def _rest(self) -> Iterator[bytes]:
+        """Yield what decoder and tap have held back until the end."""
         yield from self._visible_pieces(self._decoder.flush())
         if visible := self._tap.end():
             yield visible
 
     @contextmanager
-    def _finishing(self) -> Iterator[None]:
+    def _recording_cut_off(self) -> Iterator[None]:
         """Record the answer as far as it came, where it is not read to its end."""
         try:
             yield
@@ -281,10 +284,10 @@ class _Tapped:
         self._stream.close()
 
 
-class _AsyncTapped(_Tapped):
+class _AsyncTappedStream(_TappedStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._raw = aiter(self._stream) if self._raw is None else self._raw
-        with self._finishing():
+        with self._recording_cut_off():
             if self._is_plain:
                 feed = self._tap.feed
                 async for raw in self._raw:

@@ -58,7 +58,7 @@ NOT_SAMPLED = {"rollbus-sampled": "0"}
 
 
 class Abandonable(Protocol):
-    """A stream that is still being read."""
+    """A call whose answer is awaited, or a stream that is still being read."""
 
     def abandon(self) -> None:
         """Record it as far as it came."""
@@ -108,7 +108,7 @@ class Episode:
         """What its turns have carried; the delivery thread's."""
         self._conversation: str | None = None
         """Its alias, until this episode is declared as the next one of it."""
-        self._streams: dict[Abandonable, None] = {}
+        self._open_answers: dict[Abandonable, None] = {}
         self._before = self._missed()
         self._lock = threading.RLock()
 
@@ -353,20 +353,20 @@ class Episode:
 
     def _pause(self, name: str) -> None:
         alias = ids.pause_name(nonempty_text(name))
-        self._leave_streams()
+        self._abandon_open_answers()
         if self.recording and self.owner:
             fields = self._envelope(ids.stable_id("alias", alias, self.id, self._writer_id), KEYED)
             self.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
             self.close_writer(paused=True)
 
-    def _leave_streams(self) -> None:
-        for stream in tuple(self._streams):
-            stream.abandon()
+    def _abandon_open_answers(self) -> None:
+        for answer in tuple(self._open_answers):
+            answer.abandon()
         if self.recording and self.owner:
             self._join_conversation(None)
 
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
-        self._leave_streams()
+        self._abandon_open_answers()
         with self._lock:
             if not self.recording:
                 return
@@ -434,17 +434,17 @@ class Episode:
             at_ms=at_ms,
         )
 
-    def opened(self, stream: Abandonable) -> None:
-        """Remember a stream, to record it at the episode's end if the application has not read it to its own."""
-        self._streams[stream] = None
+    def add_open_answer(self, answer: Abandonable) -> None:
+        """Remember an answer, to record it at the episode's end if it has not come, or is not read, to its own."""
+        self._open_answers[answer] = None
 
-    def finished(self, stream: Abandonable) -> None:
-        """Forget a stream."""
-        self._streams.pop(stream, None)
+    def remove_open_answer(self, answer: Abandonable) -> None:
+        """Forget an answer, which is recorded or goes on in another way."""
+        self._open_answers.pop(answer, None)
 
-    def forget_streams(self) -> None:
+    def forget_open_answers(self) -> None:
         """Leave what is still being read to another writer."""
-        self._streams.clear()
+        self._open_answers.clear()
 
     def joined_by(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""
@@ -469,7 +469,7 @@ class Episode:
         self._lock = threading.RLock()
         self._writer_id, self._sequence, self.owner = writer_id, 0, False
         self.memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
-        self._streams = {}
+        self._open_answers = {}
 
     def __repr__(self) -> str:
         """Name the episode, nothing of its content."""

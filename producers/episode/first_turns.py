@@ -1,6 +1,6 @@
-"""Whether anything of an agent can be trained, said in its own log while somebody still looks.
+"""Warn in an agent's own log, within its first minute, if none of its turns can be trained.
 
-Belongs to the delivery thread, except for `close`.
+Belongs to the thread that sends, except for `close`.
 """
 
 import logging
@@ -17,12 +17,12 @@ class FirstTurns:
     """Counts why the first turns cannot be trained, and writes one line if none of them can."""
 
     def __init__(self) -> None:
-        """Begin before the first turn."""
+        """Count from the first turn on."""
         self._reasons: Counter[tuple[str, str, str]] = Counter()
         self._is_settled = False
 
     def add(self, reason: str | None, server: str, hook: str) -> None:
-        """Take the verdict on a turn; None is trainable."""
+        """Count why a turn cannot be trained; None where it can, which ends the counting."""
         if self._is_settled:
             return
         if reason is None:
@@ -33,7 +33,7 @@ class FirstTurns:
             self.close()
 
     def close(self) -> None:
-        """Write the line, where there are turns and it is not written."""
+        """Write the line, unless there is no turn, one can be trained, or the line is written already."""
         if self._is_settled or not self._reasons:
             return
         self._is_settled = True

@@ -26,12 +26,12 @@ class EpisodeScope:
     """Opens an episode on entering, ends it on leaving; as a decorator, one episode per call."""
 
     def __init__(
-        self, open_episode: Callable[[str | None], Episode], after: Callable[[], object] | None = None
+        self, open_episode: Callable[[str | None], Episode], after_end: Callable[[], object] | None = None
     ) -> None:
-        """`open_episode` is given the decorated function's name, which is the task where none was given; `after` is
-        called behind the end, in a thread where the block is asynchronous.
+        """`open_episode` is given the decorated function's name, which is the task where none was given; `after_end`
+        is called once the episode has ended, in a thread where the block is asynchronous: it may block.
         """
-        self._open, self._after = open_episode, after
+        self._open, self._after_end = open_episode, after_end
         self._entered: list[tuple[Episode, Token[Episode | None]]] = []
 
     def __enter__(self) -> Episode:
@@ -43,8 +43,8 @@ class EpisodeScope:
     ) -> None:
         """End the episode."""
         self._leave(error)
-        if self._after is not None:
-            self._after()
+        if self._after_end is not None:
+            self._after_end()
 
     async def __aenter__(self) -> Episode:
         """Open the episode and make it the current one."""
@@ -55,8 +55,8 @@ class EpisodeScope:
     ) -> None:
         """End the episode."""
         self._leave(error)
-        if self._after is not None:
-            await _in_a_thread(self._after)
+        if self._after_end is not None:
+            await _call_in_thread(self._after_end)
 
     def __call__(self, function: Function) -> Function:
         """Run each call of the function as an episode."""
@@ -70,21 +70,21 @@ class EpisodeScope:
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
-                async with self._call_of(name):
+                async with self._new_scope(name):
                     return await function(*args, **kwargs)
 
             return run_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self._call_of(name):
+            with self._new_scope(name):
                 return function(*args, **kwargs)
 
         return run  # type: ignore[return-value]
 
-    def _call_of(self, name: str | None) -> "EpisodeScope":
+    def _new_scope(self, name: str | None) -> "EpisodeScope":
         """Return the scope of one call of the decorated function."""
-        return EpisodeScope(lambda _: self._open(name), self._after)
+        return EpisodeScope(lambda _: self._open(name), self._after_end)
 
     def _generator(self, function: Callable[..., Any], name: str | None) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -96,15 +96,15 @@ class EpisodeScope:
                 try:
                     item = step()
                 except BaseException as error:
-                    self._scope_of(episode, token).__exit__(type(error), error, None)
+                    self._scope_around(episode, token).__exit__(type(error), error, None)
                     if isinstance(error, StopIteration):
                         return error.value
                     raise
                 context.leave(token)
                 try:
                     step = functools.partial(generator.send, (yield item))
-                except BaseException as thrown:  # by the reader, who may also have left
-                    step = functools.partial(generator.throw, thrown)
+                except BaseException as error:  # by the reader, who may also have left
+                    step = functools.partial(generator.throw, error)
 
         return run
 
@@ -118,15 +118,15 @@ class EpisodeScope:
                 try:
                     item = await step()
                 except BaseException as error:
-                    await self._scope_of(episode, token).__aexit__(type(error), error, None)
+                    await self._scope_around(episode, token).__aexit__(type(error), error, None)
                     if isinstance(error, StopAsyncIteration):
                         return
                     raise
                 context.leave(token)
                 try:
                     step = functools.partial(generator.asend, (yield item))
-                except BaseException as thrown:
-                    step = functools.partial(generator.athrow, thrown)
+                except BaseException as error:
+                    step = functools.partial(generator.athrow, error)
 
         return run
 
@@ -135,40 +135,40 @@ class EpisodeScope:
         self._entered.append((episode, context.enter(episode)))
         return episode
 
-    def _scope_of(self, episode: Episode, token: "Token[Episode | None]") -> "EpisodeScope":
+    def _scope_around(self, episode: Episode, token: "Token[Episode | None]") -> "EpisodeScope":
         """Return the scope of an episode that is the current one already."""
-        scope = EpisodeScope(self._open, self._after)
+        scope = EpisodeScope(self._open, self._after_end)
         scope._entered.append((episode, token))
         return scope
 
     def _leave(self, error: BaseException | None) -> None:
         if not self._entered:
             return
-        # The block of another thread or task may have entered the same scope since.
-        entered = [entry for entry in tuple(self._entered) if entry[0] is context.current_episode()] or self._entered
-        episode, token = last = entered[-1]
+        # The block of another thread or task may have entered the same scope since: ours has the current episode.
+        ours = [entry for entry in tuple(self._entered) if entry[0] is context.current_episode()] or self._entered
+        episode, token = last = ours[-1]
         self._entered.remove(last)
         context.leave(token)
         if not episode.ended:
             episode.end(*stop_reason_of(error))
 
 
-async def _in_a_thread(function: Callable[[], object]) -> None:
+async def _call_in_thread(function: Callable[[], object]) -> None:
     """Call it in a thread of its own: those of the loop's executor may be busy for long, or gone."""
-    loop, called = asyncio.get_running_loop(), asyncio.Event()
+    loop, has_returned = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
         try:
             function()
         finally:
             with contextlib.suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
-                loop.call_soon_threadsafe(called.set)
+                loop.call_soon_threadsafe(has_returned.set)
 
     try:
         threading.Thread(target=run, name="rollbus-flush", daemon=True).start()
     except RuntimeError:  # no thread can be started any more
         return
-    await called.wait()
+    await has_returned.wait()
 
 
 def stop_reason_of(error: BaseException | None) -> tuple[StopReason, str | None]:

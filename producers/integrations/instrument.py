@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from rollbus.producers.integrations.patch_at_import import PatchAtImport
-from rollbus.producers.integrations.patches import LIBRARIES, Wish
+from rollbus.producers.integrations.patches import LIBRARIES, PatchOptions
 from rollbus.producers.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Instrumentation:
     untried: dict[str, str] = field(default_factory=dict)
     """Patched libraries that are newer than any version that was tried, with their version."""
     _undo: dict[str, ExitStack] = field(default_factory=dict)
-    _later: PatchAtImport | None = None
+    _import_hook: PatchAtImport | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,8 +44,8 @@ class Instrumentation:
 
     def undo(self) -> None:
         """Leave every library as it was."""
-        if self._later is not None:
-            self._later.remove()
+        if self._import_hook is not None:
+            self._import_hook.remove()
         while self._undo:
             self._undo.popitem()[1].close()
 
@@ -66,7 +66,7 @@ def instrument(
     """
     if (earlier := _BY_RECORDER.get(recorder)) is not None:
         earlier.undo()
-    instrumentation, wish = Instrumentation(), Wish(recorder, task, child_agents, function)
+    instrumentation, options = Instrumentation(), PatchOptions(recorder, task, child_agents, function)
     if not recorder.settings.enabled:
         return instrumentation
     for other in [candidate for candidate in _BY_RECORDER if candidate.episodes.gives_way]:
@@ -75,23 +75,23 @@ def instrument(
     _BY_RECORDER[recorder] = instrumentation
     recorder.episodes.task_of_calls = task
     loaded_libraries = [name for name in LIBRARIES if name in sys.modules]
-    instrumentation._later = PatchAtImport(
-        LIBRARIES.keys() - set(loaded_libraries), lambda name: _patch(name, wish, instrumentation)
+    instrumentation._import_hook = PatchAtImport(
+        LIBRARIES.keys() - set(loaded_libraries), lambda name: _patch(name, options, instrumentation)
     )
     for name in loaded_libraries:
-        _patch(name, wish, instrumentation)
-    instrumentation._later.install()
+        _patch(name, options, instrumentation)
+    instrumentation._import_hook.install()
     return instrumentation
 
 
-def _patch(name: str, wish: Wish, instrumentation: Instrumentation) -> None:
-    library, guard = LIBRARIES[name], wish.recorder.guard
+def _patch(name: str, options: PatchOptions, instrumentation: Instrumentation) -> None:
+    library, guard = LIBRARIES[name], options.recorder.guard
     version = "" if not library.distribution else guard.call("version", _version_of, library.distribution, default=None)
     if version is None:
         return  # a module of the program's own that has the library's name
     with ExitStack() as stack:
         try:
-            library.patch(wish, stack)
+            library.patch(options, stack)
         except Exception as error:  # a version that is made differently: the stack takes back what was done
             instrumentation.failed[name] = f"{library.distribution} {version}: {error!r}"
             guard.failed(f"instrument_{name}", RuntimeError(instrumentation.failed[name]))

@@ -49,7 +49,7 @@ class _Call:
         """Record that its answer was not seen: the writer closes, or LiteLLM never called back."""
         self.model_call.on_captured = None
         if not self.model_call.captured:
-            self.late.finished(self)
+            self.late.remove_open_answer(self)
             exchange = Exchange(request=self.request, answer=ServerAnswer(), withheld=NOT_CAPTURED, hook="litellm")
             self.late.record(exchange, self.function)
         self.late.close_writer(even_if_silent=True)
@@ -110,13 +110,13 @@ class RollbusLogger(CustomLogger):
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
         model_call = context.watch_call(on_captured=lambda: self._let_go(episode, late))
         call = _Call(late, current_function(), model_call, _request(kwargs), time.monotonic())
-        late.opened(call)
+        late.add_open_answer(call)
         self._open[str(kwargs["litellm_call_id"])] = call
         self._abandon_late()
 
     def _let_go(self, episode: Episode, late: Episode) -> None:
         """Do without a writer of its own: a wrapped client records the call."""
-        late.forget_streams()
+        late.forget_open_answers()
         episode.let_go(late)
 
     def _abandon_late(self) -> None:
@@ -129,7 +129,7 @@ class RollbusLogger(CustomLogger):
         call = self._open.pop(str(kwargs.get("litellm_call_id")), None)
         if call is not None:
             call.model_call.on_captured = None  # what its context captures from now on is another call
-            call.late.finished(call)
+            call.late.remove_open_answer(call)
         return call
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""Patch libraries at their import: a finder in front of the others, which finds a module by asking them."""
+"""Patch libraries at their import: a finder in front of the others, which finds a module by asking them.
+
+A module whose loader takes no attribute is not patched: its code is then not ours to follow, and the import must go on.
+"""
 
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -17,11 +20,11 @@ class PatchAtImport(MetaPathFinder):
         self._names, self._patch = set(names), patch
 
     def install(self) -> None:
-        """Begin."""
+        """Look at every import from now on."""
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Patch nothing more."""
+        """Patch nothing more, also of the modules that were found and are not executed yet."""
         self._names.clear()
         with suppress(ValueError):
             sys.meta_path.remove(self)
@@ -29,17 +32,17 @@ class PatchAtImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find, with our step behind the module's own code."""
+        """Return what the other finders find, with our patch behind the module's own code."""
         if fullname not in self._names:
             return None
         for finder in tuple(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             if find is not None and (spec := find(fullname, path, target)) is not None:
-                self._follow(fullname, spec.loader)
+                self._patch_after_execution(fullname, spec.loader)
                 return spec  # type: ignore[no-any-return]
         return None
 
-    def _follow(self, name: str, loader: Any) -> None:
+    def _patch_after_execution(self, name: str, loader: Any) -> None:
         execute: Any = getattr(loader, "exec_module", None)
 
         def execute_and_patch(module: ModuleType) -> None:

@@ -18,8 +18,8 @@ _POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be recorded, by whom."""
+class PatchOptions:
+    """What `instrument` was called with."""
 
     recorder: Recorder
     task: str | None = None
@@ -29,36 +29,43 @@ class Wish:
     """Of each call of a model, at the call."""
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Those of the frameworks' hooks."""
+    def for_hooks(self) -> dict[str, Any]:
+        """The arguments of every framework's hook, in addition to the recorder."""
         return {"task": self.task, "child_agents": self.child_agents}
 
 
-def _patch_http(name: str, wish: Wish, stack: ExitStack) -> None:
+def _patch_http(name: str, options: PatchOptions, stack: ExitStack) -> None:
     from rollbus.producers.capture.aiohttp_hook import patch_aiohttp
     from rollbus.producers.capture.call import Capture
     from rollbus.producers.capture.httpx_hook import patch_httpx
 
-    recorder = wish.recorder
-    options = (None, wish.function, recorder.settings.logprobs, True)
-    capture = Capture(recorder.outbox, recorder.episodes, *options, hook=name)
+    recorder = options.recorder
+    capture = Capture(
+        recorder.outbox,
+        recorder.episodes,
+        episode=None,
+        function=options.function,
+        mode=recorder.settings.logprobs,
+        hide_injected=True,
+        hook=name,
+    )
     patch = patch_aiohttp if name == "aiohttp" else patch_httpx
     patch(sys.modules[name], capture, stack)
 
 
-def _patch_retries(name: str, wish: Wish, stack: ExitStack) -> None:
+def _patch_retries(name: str, options: PatchOptions, stack: ExitStack) -> None:
     from rollbus.producers.capture.openai_client import patch_retries
 
     patch_retries(sys.modules[name], stack)
 
 
-def _patch_litellm(wish: Wish, stack: ExitStack) -> None:
+def _patch_litellm(options: PatchOptions, stack: ExitStack) -> None:
     import litellm
 
     from rollbus.producers.integrations.litellm import RollbusLogger
 
     if not any(isinstance(callback, RollbusLogger) for callback in litellm.callbacks):
-        logger = RollbusLogger(wish.recorder)
+        logger = RollbusLogger(options.recorder)
         litellm.callbacks.append(logger)
         stack.callback(_remove_from_litellm, logger)
 
@@ -72,34 +79,34 @@ def _remove_from_litellm(logger: Any) -> None:
         litellm.logging_callback_manager.remove_callback_from_list_by_object(callbacks, logger, require_self=False)
 
 
-def _patch_langchain(wish: Wish, stack: ExitStack) -> None:
+def _patch_langchain(options: PatchOptions, stack: ExitStack) -> None:
     from langchain_core.tracers import context as tracers
 
     from rollbus.producers.integrations.langchain import RollbusHandler
 
     # Every thread and task sees a default; a run that has a handler of this class already gets no second one.
-    handler = RollbusHandler(wish.recorder, **wish.options)
+    handler = RollbusHandler(options.recorder, **options.for_hooks)
     variable: ContextVar[Any] = ContextVar("rollbus_handler", default=handler)
     tracers.register_configure_hook(variable, inheritable=True, handle_class=RollbusHandler)
     stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
 
 
-def _patch_llama_index(wish: Wish, stack: ExitStack) -> None:
+def _patch_llama_index(options: PatchOptions, stack: ExitStack) -> None:
     from rollbus.producers.integrations.llama_index import install
 
-    stack.callback(install(wish.recorder, **wish.options))
+    stack.callback(install(options.recorder, **options.for_hooks))
 
 
-def _patch_adk(wish: Wish, stack: ExitStack) -> None:
+def _patch_adk(options: PatchOptions, stack: ExitStack) -> None:
     from google.adk.runners import Runner
 
     from rollbus.producers.integrations.adk import RollbusPlugin
 
-    original, guard = Runner.__init__, wish.recorder.guard
+    original, guard = Runner.__init__, options.recorder.guard
 
     def register(plugins: Any) -> None:
         if plugins.get_plugin("rollbus") is None:
-            plugins.register_plugin(RollbusPlugin(wish.recorder, **wish.options))
+            plugins.register_plugin(RollbusPlugin(options.recorder, **options.for_hooks))
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -109,13 +116,13 @@ def _patch_adk(wish: Wish, stack: ExitStack) -> None:
     Runner.__init__ = init  # type: ignore[method-assign]
 
 
-def _patch_openai_agents(wish: Wish, stack: ExitStack) -> None:
+def _patch_openai_agents(options: PatchOptions, stack: ExitStack) -> None:
     from agents.tool_context import ToolContext
     from agents.tracing import add_trace_processor
 
     from rollbus.producers.integrations.openai_agents import RollbusProcessor
 
-    processor = RollbusProcessor(wish.recorder, **wish.options)
+    processor = RollbusProcessor(options.recorder, **options.for_hooks)
     original = ToolContext.__init__
 
     @wraps(original)
@@ -129,13 +136,13 @@ def _patch_openai_agents(wish: Wish, stack: ExitStack) -> None:
     add_trace_processor(processor)
 
 
-def _patch_opentelemetry(wish: Wish, stack: ExitStack) -> None:
+def _patch_opentelemetry(options: PatchOptions, stack: ExitStack) -> None:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 
     from rollbus.producers.integrations.spans import RollbusSpanProcessor
 
-    processor, guard = RollbusSpanProcessor(wish.recorder, **wish.options), wish.recorder.guard
+    processor, guard = RollbusSpanProcessor(options.recorder, **options.for_hooks), options.recorder.guard
     original = TracerProvider.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -152,7 +159,7 @@ def _patch_opentelemetry(wish: Wish, stack: ExitStack) -> None:
     processor.begin()
 
 
-def _patch_threads(wish: Wish, stack: ExitStack) -> None:
+def _patch_threads(options: PatchOptions, stack: ExitStack) -> None:
     submit, start = futures.ThreadPoolExecutor.submit, threading.Thread.start
 
     def submit_bound(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -169,11 +176,11 @@ def _patch_threads(wish: Wish, stack: ExitStack) -> None:
     threading.Thread.start = start_bound  # type: ignore[method-assign]
 
 
-def _patch_thread_pools(wish: Wish, stack: ExitStack) -> None:
+def _patch_thread_pools(options: PatchOptions, stack: ExitStack) -> None:
     from multiprocessing.pool import ThreadPool
 
     for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-        stack.callback(delattr, ThreadPool, name)
+        stack.callback(delattr, ThreadPool, name)  # the method is that of `Pool`, which processes use too
         setattr(ThreadPool, name, _binding(getattr(ThreadPool, name)))
 
 
@@ -191,22 +198,22 @@ def _bound(function: Any) -> Any:
     """Return the function, in the current episode where there is one; a coroutine function is not called by threads."""
     if context.current_episode() is None:
         return function
-    return partial(_call_in, copy_context(), function)
+    return partial(_call_in_copy, copy_context(), function)
 
 
-def _call_in(around: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call the function in a context of its own: a pool calls one function in several threads at once."""
-    return around.copy().run(function, *args, **kwargs)
+def _call_in_copy(outer: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function in a copy of a context: a pool calls one function in several threads at once."""
+    return outer.copy().run(function, *args, **kwargs)
 
 
 class Library(NamedTuple):
-    """One that can be patched."""
+    """A library that can be patched."""
 
     distribution: str
     """Its name on PyPI; empty for Python's own."""
     newest: str
     """The newest version that the tests ran with."""
-    patch: Callable[[Wish, ExitStack], None]
+    patch: Callable[[PatchOptions, ExitStack], None]
 
 
 LIBRARIES: Mapping[str, Library] = {

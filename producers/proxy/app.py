@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 
 from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.attributes import parse
-from rollbus.producers.capture.call import Capture, RecordedCall, Refusing
+from rollbus.producers.capture.call import Capture, RecordedCall, RefusedByKind
 from rollbus.producers.capture.endpoints import find_endpoint
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.episode.rewards import require_signal
@@ -102,7 +102,7 @@ class Proxy:
     """Knows the tokens of principals."""
     record_as: Callable[[str], Recorder] | None = None
     """Makes the recorder that signs with a principal's token; None records everybody alike."""
-    refusing: Refusing = field(default_factory=dict)
+    refused_by_kind: RefusedByKind = field(default_factory=dict)
     desk: Desk = field(init=False)
     """For requests with the owner's token."""
     _desks: dict[str, Desk] = field(init=False, default_factory=dict)
@@ -240,7 +240,7 @@ class Proxy:
         if not isinstance(arguments, dict):
             return None
         function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
-        capture = Capture(recorder.outbox, recorder.episodes, episode, function, self.mode, True, self.refusing)
+        capture = Capture(recorder.outbox, recorder.episodes, episode, function, self.mode, True, self.refused_by_kind)
         return capture.begin(arguments, endpoint.surface, self.upstream, body)
 
     async def _record(self, request: Request, desk: Desk, call: RecordedCall, scope: ExitStack) -> Response:

@@ -4,8 +4,7 @@
 
 A segment is deleted only after all of it was acknowledged. A torn tail (the process died while writing) is cut off
 when the segment is read. Each process writes in a folder of its own, under a lock; folders whose process is gone are
-taken over, and deleted once they are empty, by the process that holds their lock. Only
-their owner can read the files.
+taken over, and deleted once they are empty, by the process that holds their lock. Only their owner can read the files.
 """
 
 import contextlib
@@ -51,10 +50,12 @@ class Spool:
         self._adopt(folder)
         self._sizes = {path: path.stat().st_size for path in self._segments}
         self._number = int(max((path.stem for path in self._folder.glob(f"*{_SUFFIX}")), default="0"))
-        self._writing: int | None = None
-        self._written = 0
+        self._descriptor: int | None = None
+        """Of the segment that is written, which is the newest; None where the next record begins one."""
+        self._written_bytes = 0
 
     def _adopt(self, folder: Path) -> None:
+        """Take the segments of every folder whose lock is free, in front of our own."""
         for other in sorted(folder.iterdir()):
             if other == self._folder or not other.is_dir():
                 continue
@@ -91,43 +92,47 @@ class Spool:
             raise UnavailableError(f"the spool {self._folder} cannot be written: {error}") from error
 
     def _write(self, data: bytes) -> None:
-        if self._writing is None:
+        if self._descriptor is None:
             self._number += 1
             path = self._folder / f"{self._number:012d}{_SUFFIX}"
             if not self._folder.exists():  # another program has deleted it, and the file of its lock
                 self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._locks.append(_make_locked_folder(self._folder))
-            self._writing = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self._segments.append(path)
-            self._sizes[path] = self._written = 0
+            self._sizes[path] = self._written_bytes = 0
         view = memoryview(data)
         while view:
-            view = view[os.write(self._writing, view) :]
+            view = view[os.write(self._descriptor, view) :]
         if self._fsync:
-            os.fsync(self._writing)
-        self._written += len(data)
-        self._sizes[self._segments[-1]] = self._written
-        if self._written >= SEGMENT_BYTES:
+            os.fsync(self._descriptor)
+        self._written_bytes += len(data)
+        self._sizes[self._segments[-1]] = self._written_bytes
+        if self._written_bytes >= SEGMENT_BYTES:
             self._seal()
 
     def _cut_torn_tail(self) -> None:
         """Cut off what half arrived on disk."""
-        if self._writing is None:
+        if self._descriptor is None:
             return
         try:
-            os.ftruncate(self._writing, self._written)
-            os.lseek(self._writing, self._written, os.SEEK_SET)
+            os.ftruncate(self._descriptor, self._written_bytes)
+            os.lseek(self._descriptor, self._written_bytes, os.SEEK_SET)
         except OSError:
             self._seal()  # the torn tail is cut when it is read
 
     def _seal(self) -> None:
+        """Let the next record begin a segment."""
         # Forgotten first: a fork in another thread must not find a descriptor here that is closed already.
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            os.close(writing)
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
-    def oldest(self) -> list[Outbound]:
-        """Return the records of the oldest segment, which takes no more from now on."""
+    def read_oldest(self) -> list[Outbound]:
+        """Return the records of the oldest segment, which takes no more from now on, and cut off its torn tail.
+
+        Bytes that are no record are counted in `torn_bytes`. Raises OSError where the file cannot be read.
+        """
         if not self._segments:
             return []
         path = self._segments[0]
@@ -160,8 +165,8 @@ class Spool:
         """Let go, in a child process, of what it inherits: the folder stays the parent's, and is free once the parent
         is gone, however long the child lives.
         """
-        inherited = [*self._locks, *([] if self._writing is None else [self._writing])]
-        self._locks, self._segments, self._writing = [], deque(), None
+        inherited = [*self._locks, *([] if self._descriptor is None else [self._descriptor])]
+        self._locks, self._segments, self._descriptor = [], deque(), None
         for descriptor in inherited:
             with contextlib.suppress(OSError):  # the parent's thread was about to forget that it has closed it
                 os.close(descriptor)

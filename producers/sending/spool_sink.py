@@ -173,7 +173,7 @@ class SpoolSink:
 
     async def _drain_oldest(self, spool: Spool) -> None:
         torn = spool.torn_bytes
-        records = spool.oldest()
+        records = spool.read_oldest()
         if spool.torn_bytes > torn:
             self._counters.add("spool_torn_bytes", spool.torn_bytes - torn)
         for start in range(0, len(records), SEND_RECORDS):

@@ -23,7 +23,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class WeightedEpisode:
     """One episode."""
 
     episode_id: str

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from math import exp, fsum
 
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.estimates.estimators import BEST, Estimates, Interval, estimate_reward
 from rollbus.estimates.sample import Period
 from rollbus.estimates.scoring import Scorer
@@ -128,7 +128,7 @@ def reward_bounds(run: RunConfig, rewards: Sequence[float]) -> tuple[float, floa
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    logged: Logged
+    logged: WeightedEpisode
     divergence: float
     """Log-prob of all sampled tokens under the version − under the other one."""
     tokens: int
@@ -186,7 +186,7 @@ async def _score(
                 at, tokens = at + length, tokens + length
         single = len(ratios) == 1
         steps = _steps(score, trajectory, scoring, ratios)
-        logged = Logged(
+        logged = WeightedEpisode(
             score.episode_id, score.task, score.prompt_hash or score.opening_hash, steps,
             answer.hexdigest() if single else "", exp(fsum(log_probs)) if single else 0.0,
         )  # fmt: skip

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from statistics import NormalDist
 
-from rollbus.estimates.episode import Logged, Step, cumulative_weights
+from rollbus.estimates.episode import Step, WeightedEpisode, cumulative_weights
 from rollbus.estimates.expected_reward import Expected, predict_rewards
 from rollbus.estimates.overlap import Overlap, measure_overlap
 
 BEST = "doubly_robust"
 """The estimate that a decision is made on."""
 NORMALISED = ("self_normalised", "doubly_robust")
-"""Divided by the mean weight."""
+"""Estimates that are divided by the mean weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +62,30 @@ class Estimates:
     """Rewards outside their bounds, taken as the bound."""
 
 
-def estimate_reward(episodes: Sequence[Logged], *, low: float, high: float, confidence: float = 0.95) -> Estimates:
+def estimate_reward(
+    episodes: Sequence[WeightedEpisode], *, low: float, high: float, confidence: float = 0.95
+) -> Estimates:
     """Return what the other version would have earned, in the reward's own unit."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     scaled = [_scale(episode, low, high) for episode in episodes]
     outside = sum(not low <= episode.reward <= high for episode in episodes)
     rewards = [scaled_episode.reward for scaled_episode in scaled]
     overlap = measure_overlap([scaled_episode.weight for scaled_episode in scaled])
-    span, alike = high - low, 1.0
-    log = (
-        _in_reward_unit(_mean_interval(rewards, alike, z), low, span) if len(rewards) > 1 else Interval(0.0, low, high)
-    )
+    span, equal_weights = high - low, 1.0
+    has_spread = len(rewards) > 1
+    scaled_log = _mean_interval(rewards, equal_weights, z) if has_spread else Interval(fsum(rewards), 0.0, 1.0)
+    log = _in_reward_unit(scaled_log, low, span)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
-    estimates, weight = {}, overlap.episodes / overlap.effective
+    estimates, mean_square_weight = {}, overlap.episodes / overlap.effective
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
         below, above = _missing_bounds(value, overlap.missing, is_normalised=name in NORMALISED)
-        earned = _mean_interval(terms, weight, z)
-        apart = _difference_interval(terms, rewards, weight, z)
-        whole = Interval(_clamp_to_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
-        difference = Interval(apart.value * span, (apart.low - below) * span, (apart.high + above) * span)
-        estimates[name] = Estimate(_in_reward_unit(whole, low, span), difference)
+        earned = _mean_interval(terms, mean_square_weight, z)
+        difference = _difference_interval(terms, rewards, mean_square_weight, z)
+        widened = Interval(_clamp_to_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
+        widened_difference = Interval(difference.value, difference.low - below, difference.high + above)
+        estimates[name] = Estimate(_in_reward_unit(widened, low, span), _in_reward_unit(widened_difference, 0.0, span))
     return Estimates(overlap, log, estimates, outside)
 
 
@@ -91,16 +93,16 @@ Terms = tuple[float, Sequence[float]]
 """An estimate, and how much each episode moves it: their mean is the estimate, and their spread its error."""
 
 
-def _inverse_propensity(episodes: Sequence[Logged], clip: float) -> Terms:
+def _inverse_propensity(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
     terms = [min(episode.weight, clip) * episode.reward for episode in episodes]
     return _mean(terms), terms
 
 
-def _self_normalised(episodes: Sequence[Logged], clip: float) -> Terms:
+def _self_normalised(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
     return _normalised([0.0] * len(episodes), [episode.reward for episode in episodes], _clipped(episodes, clip))
 
 
-def _per_decision(episodes: Sequence[Logged], clip: float) -> Terms:
+def _per_decision(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
     terms = [
         fsum(
             min(weight, clip) * step.reward
@@ -111,24 +113,26 @@ def _per_decision(episodes: Sequence[Logged], clip: float) -> Terms:
     return _mean(terms), terms
 
 
-def _doubly_robust(episodes: Sequence[Logged], clip: float) -> Terms:
+def _doubly_robust(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
     predictions: Sequence[Expected] = predict_rewards(episodes)
     errors = [episode.reward - prediction.of_answer for episode, prediction in zip(episodes, predictions, strict=True)]
     return _normalised([prediction.of_version for prediction in predictions], errors, _clipped(episodes, clip))
 
 
 def _normalised(bases: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
-    """Return mean(known) + Σ weight × correction / Σ weight; the spread of a ratio is that of its linear part."""
+    """Return mean(bases) + Σ weight × correction / Σ weight; the spread of a ratio is that of its linear part."""
     mean_weight = _mean(weights)
-    corrected = fsum(w * c for w, c in zip(weights, corrections, strict=True)) / fsum(weights)
+    mean_correction = fsum(weight * correction for weight, correction in zip(weights, corrections, strict=True)) / fsum(
+        weights
+    )
     terms = [
-        base + corrected + weight * (correction - corrected) / mean_weight
+        base + mean_correction + weight * (correction - mean_correction) / mean_weight
         for base, correction, weight in zip(bases, corrections, weights, strict=True)
     ]
-    return _mean(bases) + corrected, terms
+    return _mean(bases) + mean_correction, terms
 
 
-_ESTIMATORS: Mapping[str, Callable[[Sequence[Logged], float], Terms]] = {
+_ESTIMATORS: Mapping[str, Callable[[Sequence[WeightedEpisode], float], Terms]] = {
     "ips": _inverse_propensity,
     "self_normalised": _self_normalised,
     "per_decision": _per_decision,
@@ -144,47 +148,50 @@ def _missing_bounds(value: float, missing: float, *, is_normalised: bool) -> tup
     return (missing * value, missing * (1 - value)) if is_normalised else (0.0, missing)
 
 
-def _scale(episode: Logged, low: float, high: float) -> Logged:
+def _scale(episode: WeightedEpisode, low: float, high: float) -> WeightedEpisode:
     """Bring the reward to [0, 1]; what lies outside its bounds is taken from the last turn, or given to it."""
     span = high - low
     steps = [Step(step.log_ratio, step.reward / span) for step in episode.steps]
     scaled_reward = min(1.0, max(0.0, (episode.reward - low) / span))
     last = steps[-1]
     steps[-1] = Step(last.log_ratio, last.reward + scaled_reward - fsum(step.reward for step in steps))
-    return Logged(
+    return WeightedEpisode(
         episode.episode_id, episode.task, episode.opening, tuple(steps), episode.answer, episode.answer_probability
     )
 
 
-def _clipped(episodes: Sequence[Logged], clip: float) -> list[float]:
+def _clipped(episodes: Sequence[WeightedEpisode], clip: float) -> list[float]:
     return [min(episode.weight, clip) for episode in episodes]
 
 
-def _mean_interval(terms: Sequence[float], weight: float, z: float) -> Interval:
+def _mean_interval(terms: Sequence[float], mean_square_weight: float, z: float) -> Interval:
     """Return the hull of the normal interval of a mean and of Wilson's.
 
     Wilson's is the normal one of these terms and z² more episodes, half of which earn 0 and half 1. Each has the weight
     that the version's own episodes have on average: the mean square of the weights, which is count / effective.
     """
-    plain, count, added = _normal_interval(terms, z), len(terms), z * z * weight
+    plain, count, added = _normal_interval(terms, z), len(terms), z * z * mean_square_weight
     middle = plain.value + added * (0.5 - _clamp_to_unit(plain.value)) / (count + added)
-    half = z * sqrt(_squares(terms) + added * weight / 4) / (count + added)
+    half = z * sqrt(_squared_deviations(terms) + added * mean_square_weight / 4) / (count + added)
     return Interval(plain.value, min(plain.low, middle - half), max(plain.high, middle + half))
 
 
-def _difference_interval(terms: Sequence[float], rewards: Sequence[float], weight: float, z: float) -> Interval:
-    """Return the normal interval of how much more was earned; `weight` − 1 is the variance of the weights."""
+def _difference_interval(
+    terms: Sequence[float], rewards: Sequence[float], mean_square_weight: float, z: float
+) -> Interval:
+    """Return the normal interval of how much more was earned; `mean_square_weight` − 1 is the weights' variance."""
     earned = _clamp_to_unit(_mean(terms))
-    added = z * z * (weight - 1) * ((0.5 - earned) ** 2 + 0.25)
+    added = z * z * (mean_square_weight - 1) * ((0.5 - earned) ** 2 + 0.25)
     return _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], z, added)
 
 
 def _normal_interval(terms: Sequence[float], z: float, added: float = 0.0) -> Interval:
-    mean, half = _mean(terms), z * sqrt(_squares(terms) + max(0.0, added)) / len(terms)
+    """Return the interval of a mean; `added` are squared deviations in addition to those of the terms."""
+    mean, half = _mean(terms), z * sqrt(_squared_deviations(terms) + max(0.0, added)) / len(terms)
     return Interval(mean, mean - half, mean + half)
 
 
-def _squares(terms: Sequence[float]) -> float:
+def _squared_deviations(terms: Sequence[float]) -> float:
     """Return the sum of the squared deviations; one degree of freedom is used up by the mean."""
     mean = _mean(terms)
     return fsum((term - mean) ** 2 for term in terms) * len(terms) / (len(terms) - 1)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from rollbus.estimates.episode import Logged
+from rollbus.estimates.episode import WeightedEpisode
 
 PARTS = 5
 PRIOR_EPISODES = 4.0
@@ -42,7 +42,7 @@ class _Mean:
         return (self.total + PRIOR_EPISODES * wider) / (self.count + PRIOR_EPISODES)
 
 
-def predict_rewards(episodes: Sequence[Logged]) -> list[Expected]:
+def predict_rewards(episodes: Sequence[WeightedEpisode]) -> list[Expected]:
     """Return the predictions of each episode, made from the others."""
     parts = [_part_of(episode.episode_id) for episode in episodes]
     answers: dict[str, dict[str, float]] = defaultdict(dict)
@@ -62,7 +62,7 @@ def _part_of(episode_id: str) -> int:
     return blake2b(episode_id.encode(), digest_size=4).digest()[0] % PARTS
 
 
-def _fit(episodes: Sequence[Logged]) -> dict[tuple[str, ...], _Mean]:
+def _fit(episodes: Sequence[WeightedEpisode]) -> dict[tuple[str, ...], _Mean]:
     means: dict[tuple[str, ...], _Mean] = defaultdict(_Mean)
     for episode in episodes:
         reward = episode.reward
@@ -72,12 +72,12 @@ def _fit(episodes: Sequence[Logged]) -> dict[tuple[str, ...], _Mean]:
     return dict(means)
 
 
-def _keys(episode: Logged) -> list[tuple[str, ...]]:
+def _keys(episode: WeightedEpisode) -> list[tuple[str, ...]]:
     keys: list[tuple[str, ...]] = [(), (episode.task,), (episode.task, episode.opening)]
     return [*keys, (episode.task, episode.opening, episode.answer)] if episode.answer else keys
 
 
-def _predict(means: dict[tuple[str, ...], _Mean], episode: Logged, answers: dict[str, float]) -> Expected:
+def _predict(means: dict[tuple[str, ...], _Mean], episode: WeightedEpisode, answers: dict[str, float]) -> Expected:
     overall = means.get(())
     prior = overall.total / overall.count if overall is not None and overall.count else 0.0
     for key in ((episode.task,), (episode.task, episode.opening)):

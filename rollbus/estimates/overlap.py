@@ -1,4 +1,4 @@
-"""How much the recorded episodes say of another version: their weights, and a plain refusal where it is too little.
+"""How much the recorded episodes say of another version: their weights, and why there is no estimate, if so.
 
 The weights have the mean 1 if the log holds everything that the other version would do. What is missing from the mean
 is probability of something that was never recorded: an estimate takes it at its worst and at its best. The effective
@@ -33,7 +33,7 @@ class Overlap:
     clip: float
     """Weights were clipped to this."""
     clipped: int
-    """How many were."""
+    """How many weights were."""
     missing: float
     """Share of what the other version would do that the log does not show."""
     error: float
@@ -61,10 +61,10 @@ def measure_overlap(weights: Sequence[float]) -> Overlap:
         missing=max(0.0, 1.0 - clipped_mean),
         error=error,
     )
-    return replace(overlap, refusal=_refuse(overlap))
+    return replace(overlap, refusal=_describe_refusal(overlap))
 
 
-def _refuse(overlap: Overlap) -> str:
+def _describe_refusal(overlap: Overlap) -> str:
     if overlap.episodes < LEAST_EPISODES:
         return f"{overlap.episodes} episodes are too few, it takes {LEAST_EPISODES}; go further back by --since"
     if overlap.missing > MOST_MISSING:

@@ -122,7 +122,7 @@ async def _build(config: Config) -> None:
         async with WorkflowEvalBuilder.from_config(config=config):
             pass
     except Exception as error:
-        raise ConfigurationError(f"the workflow cannot be built: {troubles.crash_in_words(error)}") from error
+        raise ConfigurationError(f"the workflow cannot be built: {troubles.describe_crash(error)}") from error
 
 
 def _count_examples(config: Config, dataset: Any) -> int:

@@ -145,7 +145,7 @@ def _import_modules(section: Any, path: Path) -> None:
         try:
             import_module(str(name))
         except Exception as error:  # a module of the user's may raise anything
-            crash = troubles.crash_in_words(error)
+            crash = troubles.describe_crash(error)
             raise ConfigurationError(
                 f"rollbus: imports: module {name!r} cannot be imported: {crash}; it must be next to the configuration "
                 f"file, in PYTHONPATH or be installed in {sys.executable}, the Python that runs this command"

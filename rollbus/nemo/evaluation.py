@@ -167,7 +167,7 @@ class BusEvaluation(EvaluationRun):
                 try:
                     return await score(items)
                 except Exception as error:
-                    why = self._run.tally.evaluator_errors[name] = troubles.crash_in_words(error)
+                    why = self._run.tally.evaluator_errors[name] = troubles.describe_crash(error)
                     logger.error("evaluator %r raised %s", name, why)  # its place is in the text
                     raise
 
@@ -218,7 +218,7 @@ class BusEvaluation(EvaluationRun):
         try:
             item.output_obj, steps = await work(item)
         except Exception as crash:
-            error = troubles.crash_in_words(crash)
+            error = troubles.describe_crash(crash)
         finally:
             leave(token)
         events: list[Event] = await recording.take(episode.id)

@@ -43,7 +43,7 @@ from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_output, hold_ru
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.processes import Processes
 from rollbus.nemo.runs.run import Run, opened_run
-from rollbus.nemo.show import logged
+from rollbus.nemo.show import show_log_lines
 from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def hold_processes(plan: Plan, record: RunRecord, *, with_stages: bool = True) -
 def run_processes(plan: Plan, record: RunRecord, console: Console, *, with_stages: bool = True) -> Iterator[Processes]:
     """Hold and start a run, and show what is said meanwhile."""
     with ExitStack() as stack:
-        stack.enter_context(logged(console))
+        stack.enter_context(show_log_lines(console))
         with show_progress("starting what is missing: Kafka, ClickHouse, the stages, the ART server", console=console):
             processes = stack.enter_context(hold_processes(plan, record, with_stages=with_stages))
         for line in processes.addresses():
@@ -235,7 +235,7 @@ async def run_epochs(parts: Components) -> Sequence[TrainingJobStatus]:
     except RollbusError:
         raise
     except Exception as error:
-        raise RunStoppedError(troubles.crash_in_words(error)) from error
+        raise RunStoppedError(troubles.describe_crash(error)) from error
 
 
 async def untrained_epochs(parts: Components) -> dict[int, dict[str, int]]:

@@ -138,7 +138,7 @@ class AdapterBackend(JournaledBackend):
         except RollbusError as error:
             raise RejectedError(str(error)) from error
         except Exception as error:  # a user's adapter may raise anything
-            raise RejectedError(troubles.crash_in_words(error)) from error
+            raise RejectedError(troubles.describe_crash(error)) from error
         return status
 
     def _collection(self, request: TrainRequest) -> TrajectoryCollection:

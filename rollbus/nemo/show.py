@@ -25,20 +25,20 @@ class _ConsoleHandler(logging.Handler):
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    if record.name.startswith("rollbus.nemo") or not record.pathname.startswith(troubles.NOT_THEIRS):
+    if record.name.startswith("rollbus.nemo") or not record.pathname.startswith(troubles.LIBRARY_FOLDERS):
         return True
     return record.levelno >= logging.WARNING and not record.name.startswith("nat.")  # it repeats each crash at length
 
 
 @contextmanager
-def logged(console: Console) -> Iterator[None]:
+def show_log_lines(console: Console) -> Iterator[None]:
     """Show log lines while the block lasts."""
     handler, root = _ConsoleHandler(console), logging.getLogger()
-    before = root.level
+    level_before = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
         yield
     finally:
         root.removeHandler(handler)
-        root.setLevel(before)
+        root.setLevel(level_before)

@@ -77,7 +77,7 @@ class BusTrainer(Trainer):
         self._outputs = Outputs(run_config.output_dir)
         self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
         if run.resume:
-            self._outputs.derive()
+            self._outputs.write_derived_files()
         state = self._outputs.curriculum_state() if run.resume else None
         if state is not None:
             self._curriculum_state = {
@@ -164,9 +164,9 @@ class BusTrainer(Trainer):
         """Write the epoch's line, the histories, the curriculum's state and the plot."""
         outputs = self._outputs if output_dir is None else Outputs(Path(output_dir))
         state = {"curriculum_state": self.get_curriculum_state()} if self.curriculum_config.enabled else {}
-        outputs.training(epoch, self._run.run_id, {**metrics, **state})
+        outputs.write_epoch(epoch, self._run.run_id, {**metrics, **state})
         if self.plots:
-            outputs.plot()
+            outputs.draw_plot()
         reward, number = metrics["avg_reward"], metrics["num_trajectories"]
         logger.info("Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d", epoch + 1, reward, number)
 
@@ -188,7 +188,7 @@ class BusTrainer(Trainer):
             results = dict((await builder.run_eval()).evaluation_results)
         except Exception as error:
             logger.exception("validation of epoch %d failed", epoch)
-            return {**no_result, "error": troubles.crash_in_words(error)}
+            return {**no_result, "error": troubles.describe_crash(error)}
         finally:
             builder.run_config = self.run_config
         items = results[run.plan.reward].eval_output_items if run.plan.reward in results else ()
@@ -306,9 +306,9 @@ class BusTrainer(Trainer):
         if record is not None:
             low, high = record.metrics["reward_low"], record.metrics["reward_high"]
             metrics |= {"avg_reward_low": low, "avg_reward_high": high}
-        self._outputs.validation(epoch, metrics)
+        self._outputs.write_validation(epoch, metrics)
         if self.plots:
-            self._outputs.plot()
+            self._outputs.draw_plot()
         if record is None:
             logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
             return

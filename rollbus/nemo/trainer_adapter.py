@@ -185,8 +185,8 @@ def _mean_metrics(steps: Sequence[StepCompleted]) -> dict[str, Any]:
 
 def _exclusions(view: RunView, epoch: int, submitted_ids: set[str | None]) -> Iterable[RewardRevised]:
     """Yield an exclusion for every trajectory of the epoch that is grouped and was not submitted."""
-    for trajectory_id in view.played_in(epoch):
-        if trajectory_id in view.group_of and trajectory_id not in submitted_ids:
+    for trajectory_id in view.trajectories_of(epoch):
+        if trajectory_id in view.group_id_by_trajectory and trajectory_id not in submitted_ids:
             record = view.trajectories[trajectory_id]
             yield RewardRevised(
                 trajectory_id=trajectory_id,
@@ -200,8 +200,15 @@ def _exclusions(view: RunView, epoch: int, submitted_ids: set[str | None]) -> It
 
 
 def _group_id(view: RunView, group: Sequence[Trajectory]) -> str | None:
-    return next((view.group_of[record_id] for record_id in map(id_of, group) if record_id in view.group_of), None)
+    return next(
+        (
+            view.group_id_by_trajectory[record_id]
+            for record_id in map(id_of, group)
+            if record_id in view.group_id_by_trajectory
+        ),
+        None,
+    )
 
 
 def _is_left_out(view: RunView, trajectory: Trajectory) -> bool:
-    return view.dropped.get(id_of(trajectory) or "", "").startswith(("curriculum", "excluded"))
+    return view.drop_reasons.get(id_of(trajectory) or "", "").startswith(("curriculum", "excluded"))

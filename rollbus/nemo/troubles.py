@@ -10,11 +10,11 @@ from typing import Any, TypeGuard
 
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 
-NOT_THEIRS = (
+LIBRARY_FOLDERS = (
     *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
     str(Path(__file__).parents[1]),
 )
-"""Folders whose files are not a user's own."""
+"""Folders of Python, of installed packages and of rollbus: files elsewhere are the user's."""
 WITHOUT_LOGPROBS = ("no_logprobs", "missing_logprobs", "no_token_ids", "no_prompt_token_ids", "invalid_logprobs")
 NO_TOKEN_IDS = "none has token ids"
 """Of the episodes of an epoch."""
@@ -33,9 +33,9 @@ def no_trajectories(
     epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int], attempts: str
 ) -> RunStoppedError:
     """An epoch without a trajectory that could be trained; `attempts` says what was recorded."""
-    summary = "; ".join(filter(None, (attempts, counted(reasons))))
-    is_without = bool(reasons) and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons)
-    if is_without or NO_TOKEN_IDS in attempts:
+    summary = "; ".join(filter(None, (attempts, describe_counts(reasons))))
+    lacks_logprobs = bool(reasons) and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons)
+    if lacks_logprobs or NO_TOKEN_IDS in attempts:
         return RunStoppedError(
             f"No valid assistant messages with logprobs in epoch {epoch + 1} ({summary}): the endpoint must return "
             "log-probs and token ids (`logprobs: true`, vLLM: `return_token_ids`); see `base_url` under `llms`, and "
@@ -54,7 +54,7 @@ def nothing_trained(epochs: Mapping[int, Mapping[str, int]]) -> str:
     for reasons_of_epoch in epochs.values():
         reasons.update(reasons_of_epoch)
     numbers = ", ".join(str(epoch + 1) for epoch in epochs)
-    why = counted(reasons) or "no trajectory reached the trainer"
+    why = describe_counts(reasons) or "no trajectory reached the trainer"
     return f"nothing was trained in epoch {numbers} ({why}); see what the builder makes and what the stages leave out"
 
 
@@ -66,8 +66,8 @@ def preference_pairs() -> RunStoppedError:
     )
 
 
-def counted(reasons: Mapping[str, int]) -> str:
-    """Return reasons with their numbers."""
+def describe_counts(reasons: Mapping[str, int]) -> str:
+    """Return reasons with how often each came, as text."""
     return ", ".join(f"{reason}: {number}" for reason, number in reasons.items())
 
 
@@ -91,15 +91,19 @@ def rewards_flat(epochs: int, mean: float) -> RunStoppedError:
     )
 
 
-def crash_in_words(error: BaseException) -> str:
+def describe_crash(error: BaseException) -> str:
     """Return a user's exception, with the innermost place that is in a file of theirs."""
     while error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [
-        frame for frame in frames if not frame.filename.startswith(NOT_THEIRS) and "<frozen" not in frame.filename
+    user_frames = [
+        frame for frame in frames if not frame.filename.startswith(LIBRARY_FOLDERS) and "<frozen" not in frame.filename
     ]
-    place = f" ({theirs[-1].filename}, line {theirs[-1].lineno}, in {theirs[-1].name})" if theirs else ""
+    place = (
+        f" ({user_frames[-1].filename}, line {user_frames[-1].lineno}, in {user_frames[-1].name})"
+        if user_frames
+        else ""
+    )
     return f"{type(error).__name__}: {error}{place}"
 
 

@@ -26,7 +26,7 @@ from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.streams.stages.scoring.threads import MAX_HUNG, ScoringThreads
+from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
 
 logger = logging.getLogger(__name__)
 Client = TypeVar("Client")
@@ -70,7 +70,7 @@ class Resampler:
         self._agent, self._recorder, self._clock_ms = agent, recorder, clock_ms
         self._slots = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
-        self._threads = ScoringThreads("attempt")
+        self._threads = CallThreads("attempt")
         self._tasks: set[asyncio.Task[None]] = set()
         self.left_behind: set[asyncio.Task[None]] = set()
         """Calls of an agent that ignored its cancellation."""

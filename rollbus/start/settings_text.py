@@ -1,4 +1,4 @@
-"""A settings file's text and one value → the text with that value, and every comment and line besides as it was.
+"""A settings file's text and one value → the text with that value, and every other comment and line as it was.
 
 YAML libraries write the whole file again and lose the comments of its author. So the text is changed at the place that
 the parser names, and read again: where the result is not exactly the change that was meant, nothing is written.
@@ -10,6 +10,9 @@ import yaml
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings_file import Place, dotted, parse_yaml
+
+ONE_LINE_WIDTH = 2**31 - 1
+"""The greatest that both of PyYAML's emitters take; libyaml's has no infinity."""
 
 
 def set_value(text: str, place: Place, value: Any) -> str:
@@ -25,7 +28,7 @@ def set_value(text: str, place: Place, value: Any) -> str:
         is_meant = False
     if not is_meant:
         raise ConfigurationError(
-            f"the file cannot be changed at {dotted(place)}; set it there yourself: {_flow(value)}"
+            f"the file cannot be changed at {dotted(place)}; set it there yourself: {_to_flow_style(value)}"
         )
     return changed_text
 
@@ -50,13 +53,17 @@ def _change(text: str, place: Place, value: Any) -> str:
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     if node is None or (isinstance(node, yaml.MappingNode) and not node.value):
         remainder = text if node is None else text[: node.start_mark.index] + text[node.end_mark.index :]
-        return _end_line(remainder) + yaml.safe_dump(_nested(place, value), sort_keys=False, default_flow_style=None)
+        return _end_line(remainder) + yaml.safe_dump(_nest(place, value), sort_keys=False, default_flow_style=None)
+    key_column = -1
     for depth, key in enumerate(place):
         below = _child(node, key)
-        if below is None or _is_empty(below):
-            return _insert(text, node, key, _nested(place[depth + 1 :], value), replaced=below)
-        node = below
-    return _replace(text, node, value)
+        if below is None:
+            return _insert(text, node, key, _nest(place[depth + 1 :], value))
+        if _is_empty(below):
+            return _replace(text, below, _nest(place[depth + 1 :], value))
+        key_column, node = node.start_mark.column, below
+    # A list may begin in the column of its key; nothing else may.
+    return _replace(text, node, value, lead="  " if node.start_mark.column == key_column else "")
 
 
 def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
@@ -68,46 +75,46 @@ def _child(node: yaml.Node, key: str | int) -> yaml.Node | None:
     return None
 
 
-def _insert(text: str, node: yaml.Node, key: str | int, value: Any, *, replaced: yaml.Node | None) -> str:
+def _insert(text: str, node: yaml.Node, key: str | int, value: Any) -> str:
     """Write a new key as the first of its section, or a new entry as the last of its list."""
-    if replaced is not None:
-        return _replace(text, replaced, value)
     if isinstance(node, yaml.SequenceNode):
         end = node.end_mark.index - 1 if node.flow_style else node.value[-1].end_mark.index
         lead = ", " if node.flow_style else "\n" + " " * node.start_mark.column + "- "
-        return text[:end].rstrip() + lead + _flow(value) + _rest(text, end)
+        return text[:end].rstrip() + lead + _to_flow_style(value) + _text_after(text, end)
     begin = node.start_mark.index
     if isinstance(node, yaml.MappingNode) and node.flow_style:
-        return f"{text[: begin + 1]}{key}: {_flow(value)}{', ' if node.value else ''}{text[begin + 1 :]}"
-    return f"{text[:begin]}{key}: {_flow(value)}\n{' ' * node.start_mark.column}{text[begin:]}"
+        return f"{text[: begin + 1]}{key}: {_to_flow_style(value)}{', ' if node.value else ''}{text[begin + 1 :]}"
+    return f"{text[:begin]}{key}: {_to_flow_style(value)}\n{' ' * node.start_mark.column}{text[begin:]}"
 
 
-def _rest(text: str, end: int) -> str:
+def _text_after(text: str, end: int) -> str:
+    """Return the text from a place on, on a new line if something else than the end of the list stands there."""
     return text[end:] if text[end : end + 1] in ("", "\n", "]", " ") else "\n" + text[end:]
 
 
-def _replace(text: str, node: yaml.Node, value: Any) -> str:
+def _replace(text: str, node: yaml.Node, value: Any, *, lead: str = "") -> str:
     """Write a value in place of another, which in block style ends before the next line that holds something."""
     begin, end = node.start_mark.index, node.end_mark.index
     tail = text[begin:end]
     whitespace = tail[len(tail.rstrip()) :]
-    lead = " " if begin and text[begin - 1] == ":" else ""
-    return text[:begin] + lead + _flow(value) + whitespace + text[end:]
+    lead = " " if begin and text[begin - 1] == ":" else lead
+    return text[:begin] + lead + _to_flow_style(value) + whitespace + text[end:]
 
 
 def _is_empty(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
-def _nested(place: Place, value: Any) -> Any:
+def _nest(place: Place, value: Any) -> Any:
+    """Return the sections and lists of a place, with the value in the innermost."""
     for key in reversed(place):
         value = [value] if isinstance(key, int) else {key: value}
     return value
 
 
-def _flow(value: Any) -> str:
+def _to_flow_style(value: Any) -> str:
     """Return a value on one line, quoted as it must be within brackets."""
-    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=ONE_LINE_WIDTH, allow_unicode=True)
     return text.strip()[1:-1]
 
 

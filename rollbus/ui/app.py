@@ -45,7 +45,7 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusErr
 from rollbus.ui.actions import Commands, describe_actions
 from rollbus.ui.door import ACTIONS, SESSION, VERDICTS, WRITING
 from rollbus.ui.page_questions import Asking, questions
-from rollbus.ui.page_reports import Acting
+from rollbus.ui.page_reports import PageReports
 from rollbus.ui.sessions import PageJudge, Sessions, make_cookie
 from rollbus.ui.token_text import Texts
 
@@ -74,13 +74,13 @@ def make_app(
     texts: Texts | None = None,
     lags: Lags | None = None,
     health: "StatusWatch | None" = None,
-    acting: Acting | None = None,
+    reports: PageReports | None = None,
     sessions: Sessions | None = None,
     commands: Commands | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
     """Return the application; it closes what it is given when it ends. `lags` asks Kafka for consumer groups."""
-    api = _Api(asking, namespace, texts, lags, health, acting, sessions or Sessions(None), commands, pulse_s)
+    api = _Api(asking, namespace, texts, lags, health, reports, sessions or Sessions(None), commands, pulse_s)
     return Starlette(
         routes=[
             Route("/", _send_page),
@@ -134,7 +134,7 @@ class _Api:
     texts: Texts | None
     lags: Lags | None
     health: "StatusWatch | None"
-    acting: Acting | None
+    reports: PageReports | None
     sessions: Sessions
     commands: Commands | None
     pulse_s: float
@@ -173,8 +173,8 @@ class _Api:
         try:
             name = str(_read_object(await request.body()).get("judge") or "")
             secret, judge = self.sessions.begin(token_in(request.headers.get("authorization", "")), name)
-            if self.acting is not None:
-                self.acting.check_judge(judge)
+            if self.reports is not None:
+                self.reports.check_judge(judge)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         return JSONResponse(_describe(judge), headers={"set-cookie": make_cookie(host, secret)})
@@ -183,15 +183,15 @@ class _Api:
         judge = self.sessions.judge_of(request.headers.get("cookie", ""))
         try:
             values = _read_object(await request.body())
-            if self.acting is None or judge is None:
+            if self.reports is None or judge is None:
                 raise ConfigurationError("nothing can be written here")
             if request.url.path == VERDICTS:
-                return JSONResponse({"event_id": await self.acting.report(judge, values)})
+                return JSONResponse({"event_id": await self.reports.report(judge, values)})
             if request.url.path == ACTIONS:
                 if self.commands is None:
                     raise ConfigurationError("nothing can be done here")
                 return JSONResponse(await self.commands.act(judge.name, values))
-            await self.acting.change_member(values)
+            await self.reports.change_member(values)
         except (ConfigurationError, ValueError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except RollbusError as error:

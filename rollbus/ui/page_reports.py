@@ -2,7 +2,7 @@
 
 A verdict is a reward like any other, signed in the name of its judge, of source `operator` with the owner's token and
 `judge` with a principal's. So two judges do not replace one another's. ClickHouse shows it once the sink has written
-it. Nothing here reads or decides.
+it. Nothing is read from the log or the tables.
 """
 
 import re
@@ -58,8 +58,8 @@ class Membership(BaseModel):
     is_member: bool = True
 
 
-class Acting:
-    """Kafka behind the page's forms."""
+class PageReports:
+    """Writes what judges say to Kafka."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Acting:
 
     def make_report(self, judge: PageJudge, values: Mapping[str, Any]) -> RewardReported:
         """Return the record of a verdict, which replaces the judge's own before it; raises ConfigurationError."""
-        verdict = _read(VerdictForm, values)
+        verdict = _parse_form(VerdictForm, values)
         newest = self._newest.get((judge.name, verdict.episode_id, verdict.name), verdict.supersedes)
         is_withdrawn = verdict.value is None
         return RewardReported(
@@ -117,7 +117,7 @@ class Acting:
 
     async def change_member(self, values: Mapping[str, Any]) -> None:
         """Put a trajectory into a data set, or take it out; raises ConfigurationError, UnavailableError."""
-        membership = _read(Membership, values)
+        membership = _parse_form(Membership, values)
         if not _NAME.fullmatch(membership.data_set):
             raise ConfigurationError(
                 f"{membership.data_set[:120]!r} cannot name a data set; "
@@ -128,7 +128,7 @@ class Acting:
         await send_each(self._kafka, [row], "data set")
 
 
-def _read(form: type[Form], values: Mapping[str, Any]) -> Form:
+def _parse_form(form: type[Form], values: Mapping[str, Any]) -> Form:
     try:
         return form.model_validate(values)
     except ValidationError as error:

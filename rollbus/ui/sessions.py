@@ -20,10 +20,10 @@ COOKIE = "rollbus-desk-"
 """With the port: a second page on this machine has a cookie of its own."""
 LASTS_S = 12 * 3600
 """A working day."""
-MOST = 100
-"""Sessions at a time; the oldest end first."""
+MOST_SESSIONS = 100
+"""Sessions at a time: the oldest ends where one more begins."""
 JUDGE = "judge"
-"""Source of what a principal says that may give verdicts only."""
+"""Source of the verdicts of a principal, which may give nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Sessions:
 
     def __init__(
         self,
-        owner: str | None,
+        owner_token: str | None,
         find_principal: FindPrincipal | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._owner, self._find_principal, self._clock_ms = owner, find_principal, clock_ms
+        self._owner_token, self._find_principal, self._clock_ms = owner_token, find_principal, clock_ms
         self._open: dict[str, tuple[PageJudge, int]] = {}
-        """By the secret in the cookie: who it is, and when it ends."""
+        """By the secret in the cookie: who it is, and when it ends, in ms."""
 
     def check_token(self, token: str) -> Principal | None:
         """Return whose token it is, None for the owner's; raises RefusedError for one that opens no session."""
-        if self._owner is None:
+        if self._owner_token is None:
             raise RefusedError(403, "this stack has no token, so the page writes nothing; start it with `rollbus up`")
-        if same(token, self._owner):
+        if same(token, self._owner_token):
             return None
         principal = self._find_principal(token) if self._find_principal is not None else None
         if principal is None or "feedback" not in principal.grants:
@@ -64,12 +64,15 @@ class Sessions:
         return principal
 
     def begin(self, token: str, name: str) -> tuple[str, PageJudge]:
-        """Open a session and return its secret; raises ConfigurationError for a name that signs no record."""
+        """Open a session of a token and return its secret and its judge.
+
+        Raises RefusedError for a token that opens none, ConfigurationError for a name that signs no record.
+        """
         principal = self.check_token(token)
         judge = PageJudge(principal.name if principal else name or OPERATOR, is_owner=principal is None)
         if judge.name != OPERATOR:
             make_principal(judge.name, ["feedback"])
-        while len(self._open) >= MOST:
+        while len(self._open) >= MOST_SESSIONS:
             del self._open[next(iter(self._open))]
         secret = secrets.token_urlsafe(32)
         self._open[secret] = judge, self._clock_ms() + LASTS_S * 1000

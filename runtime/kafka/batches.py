@@ -26,7 +26,7 @@ MOST_BATCH_BYTES = MOST_RECORD_BYTES + FRAMING_BYTES
 FETCH_EXPANDED_BYTES = 32 * 1024 * 1024
 """A fetch ends with the batch that reaches this. Ours brings 3 MiB, which are about 15 MiB of events."""
 COUNTED_FROM_BYTES = 1_048_576
-"""From this size on headers are counted: each takes four bytes, and a hundred once it is read."""
+"""From this size on headers are counted: each takes four bytes or more in a batch, and a hundred once it is read."""
 MOST_HEADERS = 1_000
 _CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _PREFIX = struct.Struct(">qi")
@@ -64,11 +64,12 @@ class BoundedBatches:
         start, self._start = self._start, self._end()
         return BoundedBatch(self._data[start : self._start], self)
 
-    def count(self, expanded_bytes: int) -> None:
-        """Add what a batch has expanded to."""
+    def add_expanded_bytes(self, expanded_bytes: int) -> None:
+        """Count what a batch has expanded to; beyond the bound `has_next` is False."""
         self._expanded += expanded_bytes
 
     def _end(self) -> int:
+        """Return where the next batch ends, as its head says; beyond the data where there is no whole head."""
         if self._start + _PREFIX.size > len(self._data):
             return len(self._data) + 1
         return self._start + _PREFIX.size + int(_PREFIX.unpack_from(self._data, self._start)[1])
@@ -77,8 +78,8 @@ class BoundedBatches:
 class BoundedBatch:
     """One batch: its head as aiokafka reads it, and its records, expanded when they are asked for."""
 
-    def __init__(self, data: memoryview, fetched: BoundedBatches) -> None:
-        self._data, self._fetched = data, fetched
+    def __init__(self, data: memoryview, batches: BoundedBatches) -> None:
+        self._data, self._batches = data, batches
         self._batch = MemoryRecords(data.tobytes()).next_batch()
 
     def __getattr__(self, name: str) -> Any:
@@ -104,28 +105,32 @@ class BoundedBatch:
             yield Unreadable(offset, timestamp, UNREADABLE + place.encode(errors="replace"))
 
     def _expand(self) -> Any:
+        """Return the batch with its records expanded; raises RecordTooLargeError beyond `MOST_BATCH_BYTES`."""
         codec = _CODECS.get(self._batch.compression_type)
         if codec is None or self._data[_MAGIC] < 2:
-            self._fetched.count(len(self._data))
-            return self._counted(self._data[_HEADER:])
+            self._batches.add_expanded_bytes(len(self._data))
+            return self._check_headers(self._data[_HEADER:])
         head = bytearray(self._data[:_HEADER])
         head[_ATTRIBUTES + 1] &= ~_CODEC_MASK
         whole = expand(self._data[_HEADER:], codec, MOST_BATCH_BYTES, bytes(head))
-        self._fetched.count(len(whole))
+        self._batches.add_expanded_bytes(len(whole))
         self._batch = DefaultRecordBatch(whole)
-        return self._counted(memoryview(whole)[_HEADER:])
+        return self._check_headers(memoryview(whole)[_HEADER:])
 
-    def _counted(self, plain: memoryview) -> Any:
+    def _check_headers(self, plain: memoryview) -> Any:
+        """Return the batch; raises RecordTooLargeError where a record of it has too many headers."""
         if len(plain) >= COUNTED_FROM_BYTES and self._data[_MAGIC] >= 2:
             _refuse_many_headers(plain)
         return self._batch
 
 
 def _refuse_many_headers(plain: memoryview) -> None:
-    """Raise RecordTooLargeError before aiokafka makes a list of millions."""
+    """Raise RecordTooLargeError before aiokafka makes a list of millions, RecordError for a record without a length."""
     start = 0
     while start < len(plain):
         length, place = decode_varint(plain, start)
+        if length <= 0:
+            raise RecordError(f"a record says that it has {length} bytes")
         start = place + length
         place += 1  # attributes
         for _ in ("timestamp", "offset"):
@@ -134,7 +139,7 @@ def _refuse_many_headers(plain: memoryview) -> None:
             size, place = decode_varint(plain, place)
             place += max(size, 0)
         headers, _ = decode_varint(plain, place)
-        if headers > MOST_HEADERS or length <= 0:
+        if headers > MOST_HEADERS:
             raise RecordTooLargeError(f"a record has {headers} headers; {MOST_HEADERS} are the most")
 
 

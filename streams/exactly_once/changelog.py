@@ -1,4 +1,4 @@
-"""A partition's changelog becomes the state that it describes, with a proof that it is that state.
+"""A partition's changelog → the state that it describes, and the proof that it is the state at the committed offset.
 
 Each transaction writes the rows that it touched and one row with the input position after it. The restored state is
 right exactly if that row equals the committed offset: both came from the same transaction.
@@ -21,15 +21,15 @@ REMEDY = "restore changelog and offsets from one moment, or delete both to start
 _VERSION = 1
 
 
-class Restored(NamedTuple):
-    """What a changelog says of its input."""
+class RestoredState(NamedTuple):
+    """How much was restored, and the place in the input that it belongs to."""
 
     position: int | None
-    """None if it is empty."""
+    """Of the input; None if the changelog names none, as an empty one."""
     rows: int
-    """How many were read."""
+    """How many were applied."""
     mark: LogMark | None = None
-    """Of the input's log; None of a position that was written without one."""
+    """Of the input's log; None if the position was written without one."""
 
 
 def position_row(position: int, mark: LogMark | None = None) -> tuple[bytes, bytes]:
@@ -39,36 +39,36 @@ def position_row(position: int, mark: LogMark | None = None) -> tuple[bytes, byt
 
 async def restore(
     reading: SharedReading, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
-) -> Restored:
-    """Apply every row; return the input position that the changelog describes.
+) -> RestoredState:
+    """Apply every row, None for a deleted one; return the input position that the changelog describes.
 
     Raises UndecodableError for a row that cannot be read.
     """
     position, rows, mark = None, 0, None
 
-    def take(row: Any) -> None:
+    def apply_row(row: Any) -> None:
         nonlocal position, rows, mark
         key, value = row.key, row.value
         if key is None:
             return
         try:
             if key == POSITION_KEY and value is not None:
-                position, mark = _position(value)
+                position, mark = _parse_position(value)
             else:
                 apply(key, value)
                 rows += 1
         except UndecodableError as error:
             raise UndecodableError(f"{topic}[{partition}]: {error}") from error
-        except Exception as error:  # each codec has its own
+        except Exception as error:  # each codec raises its own kinds
             raise UndecodableError(
                 f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); {REMEDY}"
             ) from error
 
-    await reading.read(topic, partition, take)
-    return Restored(position, rows, mark)
+    await reading.read(topic, partition, apply_row)
+    return RestoredState(position, rows, mark)
 
 
-def _position(value: bytes) -> tuple[int, LogMark | None]:
+def _parse_position(value: bytes) -> tuple[int, LogMark | None]:
     version, position = _POSITION.unpack_from(value)
     if version != _VERSION:
         raise UndecodableError(
@@ -78,10 +78,13 @@ def _position(value: bytes) -> tuple[int, LogMark | None]:
     return int(position), parse_note(value[_POSITION.size :].decode())
 
 
-def agreed_position(
+def require_agreed_position(
     described: int | None, committed: Committed | None, *, topic: str, partition: int, group: str, stage: str
 ) -> int | None:
-    """Return the position to continue from; raises DataLossError unless changelog and offset are of one transaction."""
+    """Return the position to continue from, None for the beginning.
+
+    Raises DataLossError unless changelog and offset are of one transaction.
+    """
     try:
         return start_of(described, committed)
     except ValueError:

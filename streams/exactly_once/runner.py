@@ -233,7 +233,7 @@ class Runner:
             logger.warning(
                 "group %s has no offset, continuing from the changelog's %d", self._group, changelog_position
             )
-        committed = changelog.agreed_position(
+        committed = changelog.require_agreed_position(
             changelog_position,
             group_offset,
             topic=self._changelog,

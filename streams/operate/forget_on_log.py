@@ -23,30 +23,36 @@ from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.streams.replay.kafka.source import read_whole
 
 WRITER_ID = "forget"
-PORTION = 5_000
-"""Exclusions of one transaction."""
+EXCLUSIONS_PER_TRANSACTION = 5_000
+PROGRESS_RECORDS = 1_000
+"""So many records are reported at once."""
 
 
 async def search_log(settings: StreamSettings, search: Search, progress: Callable[[int], None]) -> None:
-    """Pass every episode start that the log still has to the search; `progress` receives the number of records read."""
+    """Pass every episode start that the log still has to the search.
+
+    `progress` receives how many records were read since its last call.
+    """
     count = 0
     async with aclosing(read_whole(settings, EPISODE_EVENTS)) as raw_records:
         async for raw in raw_records:
             count += 1
-            if count % 1_000 == 0:
-                progress(1_000)
+            if count % PROGRESS_RECORDS == 0:
+                progress(PROGRESS_RECORDS)
             if (start := decode_if(raw.value, EpisodeStarted)) is not None:
                 search.add_start(start)
-    progress(count % 1_000)
+    progress(count % PROGRESS_RECORDS)
 
 
 async def write_exclusions(settings: StreamSettings, records: Sequence[Excluded]) -> int:
     """Write those that are not on the list yet, and return how many; raises UnavailableError."""
-    excluded, _ = await read_exclusions(settings)
-    new = [record for record in records if record.episode_id not in excluded]
+    listed_episodes, _ = await read_exclusions(settings)
+    new = [record for record in records if record.episode_id not in listed_episodes]
     async with running(settings.kafka, new_producer(settings, f"{settings.namespace}{WRITER_ID}")) as producer:
-        for first in range(0, len(new), PORTION):
-            rows = [row for record in new[first : first + PORTION] for row in _rows(settings, record)]
+        for first in range(0, len(new), EXCLUSIONS_PER_TRANSACTION):
+            rows = [
+                row for record in new[first : first + EXCLUSIONS_PER_TRANSACTION] for row in _rows(settings, record)
+            ]
             await write_transaction(producer, rows)
     return len(new)
 

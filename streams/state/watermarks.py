@@ -109,7 +109,7 @@ class Watermarks:
         return all(ticks.get(number, NO_TICK) >= max(written_ticks) for number in range(self.partitions_of(topic)))
 
 
-def shortened(ticks: Mapping[int, int]) -> list[list[int]]:
+def to_spans(ticks: Mapping[int, int]) -> list[list[int]]:
     """Return the ticks of partitions as (first partition, last partition, tick): most partitions have the same."""
     spans: list[list[int]] = []
     for partition, tick in sorted(ticks.items()):
@@ -120,6 +120,6 @@ def shortened(ticks: Mapping[int, int]) -> list[list[int]]:
     return spans
 
 
-def in_full(spans: Iterable[Iterable[int]]) -> dict[int, int]:
+def to_ticks(spans: Iterable[Iterable[int]]) -> dict[int, int]:
     """Return the ticks by partition."""
     return {partition: tick for first, last, tick in spans for partition in range(first, last + 1)}

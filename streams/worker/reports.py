@@ -20,7 +20,7 @@ from rollbus.runtime.tasks import OnEnd, report_end, start_task
 from rollbus.schemas.errors import UnavailableError
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.state.watermarks import Passed
-from rollbus.streams.worker.ticker_log import TickerLog, is_report, read_passed
+from rollbus.streams.worker.ticker_log import TickerLog, is_report, read_report
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class TickReporter(_Loop):
                     await asyncio.sleep(TOGETHER_S)
                     self._has_moved.clear()
                     busy, self._busy = self._busy, False
-                    await write(producer, [self._log.passed_row(self._process, self._passed, is_busy=busy)])
+                    await write(producer, [self._log.report_row(self._process, self._passed, is_busy=busy)])
             finally:
                 self._has_moved.set()  # what was not written is written by the next attempt
 
@@ -123,4 +123,4 @@ class TickReportReader(_Loop):
                 for row in (row for rows in fetched.values() for row in rows):
                     if is_report(row.key) and row.value is not None:
                         with suppress(ValueError):
-                            self._note(*read_passed(row.value))
+                            self._note(*read_report(row.value))

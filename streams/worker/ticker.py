@@ -159,7 +159,7 @@ class Ticker:
         }
         self._removed = removed_runs(self._configs, written_ticks.configs) if self._configs else {}
         topics = [hop.topic for hop in self.watermarks.hops]
-        if self.last is None and (last := await self._log.last_in(topics)) is not None:
+        if self.last is None and (last := await self._log.find_last_tick(topics)) is not None:
             logger.warning("%s has lost the last tick, continuing from tick=%d", self._log.topic, last.number)
             self.last = last
         newest, now_s = self.last.number if self.last else NO_TICK, time.monotonic()
@@ -232,7 +232,7 @@ class Ticker:
         rows = list(self._log.pulse_rows(new)) if new else []
         removed = self._removed if new else {}
         for run_id, places in removed.items():
-            rows += self._log.removed_rows(run_id, places, new.number if new else NO_TICK)
+            rows += self._log.run_removal_rows(run_id, places, new.number if new else NO_TICK)
         reached = dict(self.watermarks.reached)
         for hop in self.watermarks.hops:
             count = max(1, MOST_ROWS // (len(reached) * partitions_of(hop.topic, self._settings)))
@@ -245,9 +245,9 @@ class Ticker:
         pulses = [*self._pulses, new] if new else self._pulses
         for pulse in pulses:
             if pulse.number <= everywhere:
-                rows += self._log.done_rows(pulse)
+                rows += self._log.pulse_tombstones(pulse)
         rows.append(self._log.reached_row(reached))
-        rows += self._log.merged_rows(self._old_reports, self.watermarks.passed)
+        rows += self._log.merged_report_rows(self._old_reports, self.watermarks.passed)
         if self.watermarks.admit_members():
             rows.append(self._log.members_row(self.watermarks.members or ()))
         async with asyncio.timeout(self._settings.transaction_timeout_s):

@@ -9,7 +9,7 @@ from benchmarks.delivery.coverage import DRIFTS, WORLDS, measure_coverage, measu
 from benchmarks.delivery.coverage import ESTIMATORS as NAMES
 from benchmarks.delivery.worlds import KnownWorld, bandit, drift, game, long_answers
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
-from rollbus.estimates.episode import Logged, Step
+from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.estimates.estimators import BEST, Estimates, estimate_reward
 from rollbus.estimates.overlap import measure_overlap
 
@@ -18,8 +18,8 @@ def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
     return estimate_reward(world.draw(Random(seed), episodes), low=0, high=1)
 
 
-def one_step_episode(name: str, log_ratio: float, reward: float) -> Logged:
-    return Logged(name, "task", name, (Step(log_ratio, reward),))
+def one_step_episode(name: str, log_ratio: float, reward: float) -> WeightedEpisode:
+    return WeightedEpisode(name, "task", name, (Step(log_ratio, reward),))
 
 
 def test_a_version_equal_to_the_recorded_one_earns_the_same() -> None:
@@ -71,7 +71,7 @@ def test_equal_rewards_still_have_an_interval() -> None:
 def test_a_turn_is_weighted_only_by_earlier_turns() -> None:
     """The first turn earns 1 and is as likely in both versions; the second one moves only the plain weights."""
     likely, unlikely = (Step(0.0, 1.0), Step(log(2), 0.0)), (Step(0.0, 1.0), Step(log(2 / 3), 0.0))
-    episodes = [Logged(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
+    episodes = [WeightedEpisode(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
     estimates = estimate_reward(episodes, low=0, high=2)
     per_decision, ips = estimates.by_name["per_decision"].earned, estimates.by_name["ips"].earned
     assert per_decision.value == pytest.approx(1.0)
@@ -82,7 +82,7 @@ def test_estimates_have_the_unit_and_the_bounds_of_their_rewards() -> None:
     world = bandit(0.4)
     episodes = world.draw(Random(3), 2_000)
     stretched = [
-        Logged(e.episode_id, e.task, e.opening, (Step(e.steps[0].log_ratio, 30 * e.reward - 10),), e.answer,
+        WeightedEpisode(e.episode_id, e.task, e.opening, (Step(e.steps[0].log_ratio, 30 * e.reward - 10),), e.answer,
                e.answer_probability)
         for e in episodes
     ]  # fmt: skip
@@ -144,6 +144,13 @@ def test_a_version_outside_the_log_has_no_estimate(world: KnownWorld, says: str)
 def test_few_episodes_are_refused() -> None:
     assert estimate(bandit(0.1), 99).overlap.refusal.startswith("99 episodes are too few, it takes 100")
     assert estimate_reward([], low=0, high=1).overlap.refusal.startswith("0 episodes are too few")
+
+
+@pytest.mark.parametrize(("rewards", "earned"), [([], 1.0), ([4.0], 4.0)])
+def test_what_too_few_episodes_earned_lies_within_the_bounds(rewards: list[float], earned: float) -> None:
+    episodes = [one_step_episode(f"e{n}", 0.0, reward) for n, reward in enumerate(rewards)]
+    log = estimate_reward(episodes, low=1, high=5).log
+    assert (log.value, log.low, log.high) == (earned, 1, 5)
 
 
 def test_log_probs_of_unsampled_tokens_are_noticed() -> None:

@@ -15,7 +15,7 @@ from rollbus.schemas.records.config import (
 from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.state.stage import PureAsEffects
-from rollbus.ui.page_reports import Acting
+from rollbus.ui.page_reports import PageReports
 from rollbus.ui.sessions import PageJudge
 from tests.builders import START_MS, make_episode, make_reward, make_tick, make_turn
 from tests.flow.in_memory import Flow
@@ -59,7 +59,7 @@ async def test_children_without_a_reward_of_their_own_reach_a_batch() -> None:
 async def test_a_verdict_given_on_the_page_is_the_reward_that_a_step_trains() -> None:
     flow = make_flow(RunConfig(grouping=GroupingConfig(group_size=2), batching=BatchingConfig(groups_per_step=1)))
     await flow.tick(make_tick(0))
-    page, ann = Acting(KafkaConnection(), "rollbus.", lambda: START_MS), PageJudge("ann", is_owner=True)
+    page, ann = PageReports(KafkaConnection(), "rollbus.", lambda: START_MS), PageJudge("ann", is_owner=True)
     events: list[Any] = []
     for episode, value in (("e1", 1.0), ("e2", 0.0)):
         form = {"episode_id": episode, "value": value, "name": "reward", "comment": "as it should be"}

@@ -309,9 +309,9 @@ def test_a_process_of_a_newer_release_is_named_and_not_taken_for_dead() -> None:
 def test_work_per_second_is_between_the_two_newest_beats() -> None:
     beat = make_beat(work=150)
     before = replace(beat.heartbeat, work=100, beat_at_ms=beat.heartbeat.beat_at_ms - 5_000)
-    assert draw(replace(beat, before=before)).processes[0].work_per_s == 10.0
+    assert draw(replace(beat, previous=before)).processes[0].work_per_s == 10.0
     assert draw(beat).processes[0].work_per_s is None
-    assert draw(replace(beat, before=replace(before, work=200))).processes[0].work_per_s is None
+    assert draw(replace(beat, previous=replace(before, work=200))).processes[0].work_per_s is None
 
 
 @pytest.mark.parametrize(("columns", "hidden"), [(80, ["host", "disk free"]), (160, [])])

@@ -30,7 +30,7 @@ class Handles:
         return Handle(self.opened - 1, self.closed)
 
     def sessions(self) -> EngineSessions:
-        return EngineSessions(self.open, clock=lambda: self.now)
+        return EngineSessions(self.open, clock_s=lambda: self.now)
 
 
 def test_a_session_keeps_its_handle() -> None:

@@ -68,7 +68,7 @@ def own_document(
 async def test_the_guides_components_put_their_trajectories_on_the_bus(tmp_path: Path) -> None:
     async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as components:
         statuses = await components.trainer.run(2)
-        await components.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
+        await components.run.log.wait_for(lambda view: len(view.group_id_by_trajectory) == 12, "all groups")
         view = components.run.log.view
     assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
     assert [count(collection) for collection in components.adapter.submitted] == [6, 6]
@@ -218,7 +218,7 @@ async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: 
     assert status.message == "3 conversations written"
     (step,) = view.completed.values()
     assert (len(step.trained), step.policy_version) == (6, 1), "its job is a step of the ledger"
-    assert set(view.group_of) == {member.trajectory_id for member in step.trained}
+    assert set(view.group_id_by_trajectory) == {member.trajectory_id for member in step.trained}
     rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"], "even answers are the good ones"
     assert [row["messages"][0]["role"] for row in rows] == ["user"] * 3
@@ -467,7 +467,7 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     async with new_run(tmp_path, plain) as components:
         (status,) = await run_epochs(components, 1)
-        reasons = dict(components.run.log.view.reasons(components.run.log.view.played_in(0)))
+        reasons = dict(components.run.log.view.count_drop_reasons(components.run.log.view.trajectories_of(0)))
         assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
         (given,) = components.adapter.submitted
     assert status.status is TrainingStatusEnum.COMPLETED
@@ -591,7 +591,7 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
     async with new_run(tmp_path, own_document(tmp_path)) as components:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
         kept_collection = await components.run.publish(given, 0)
-        reasons = components.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
+        reasons = components.run.log.view.count_drop_reasons([str((wrong.metadata or {})["trajectory_id"])])
     assert count(kept_collection) == 2
     assert [reason.split()[0] for reason in reasons] == ["excluded"]
 

@@ -165,7 +165,7 @@ async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path
         await run_epochs(components, 1)
         view = components.run.log.view
     assert rows_of(tmp_path)[0]["num_trajectories"] == 6
-    assert [reason.split()[0] for reason in view.dropped.values()] == ["score_missing"]
+    assert [reason.split()[0] for reason in view.drop_reasons.values()] == ["score_missing"]
 
 
 async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_a_targeted_second_function_is_trained_by_example(tmp_path: Path) 
         for span in history.spans
     }
     assert functions == {"second"}, "what the first was answered is not trained"
-    assert dict(view.dropped) == {}
+    assert dict(view.drop_reasons) == {}
 
 
 ORDER = itertools.count()
@@ -65,4 +65,4 @@ async def test_two_calls_side_by_side_lose_no_attempt(tmp_path: Path) -> None:
         view = components.run.log.view
     (row,) = rows_in(tmp_path / "output" / "training_metrics.jsonl")
     assert (row["num_trajectories"], row["num_groups"]) == (6, 3)
-    assert not [reason for reason in view.dropped.values() if reason.startswith("group_mismatch")]
+    assert not [reason for reason in view.drop_reasons.values() if reason.startswith("group_mismatch")]

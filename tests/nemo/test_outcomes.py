@@ -19,7 +19,7 @@ from rollbus.nemo.finetune import concluded_well
 from rollbus.nemo.finetune import run_epochs as start_epochs
 from rollbus.nemo.runs.folder import RunRecord, read_run
 from rollbus.nemo.runs.run import opened_run
-from rollbus.nemo.show import logged
+from rollbus.nemo.show import show_log_lines
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from tests.nemo.bus_memory import MemoryBus
 from tests.nemo.world import RUN, SCORES, ask, document, memory_bus, new_run, read, run_epochs
@@ -119,7 +119,7 @@ def test_rows_with_one_id_are_named(tmp_path: Path) -> None:
 
 def test_the_log_lines_of_a_users_code_are_shown(tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
-    with logged(console):
+    with show_log_lines(console):
         logging.getLogger("my_agent").info("asked the shop")
     assert console.file.getvalue() == "INFO - asked the shop\n"  # type: ignore[attr-defined]
 

@@ -10,14 +10,16 @@ from aiokafka.errors import KafkaTimeoutError
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.bus.protocol import Bus
 from rollbus.nemo.bus.run_log import RunLog
+from rollbus.nemo.bus.run_view import RunView
 from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.ledger.log import Publication
-from tests.builders import START_MS
+from tests.builders import START_MS, make_trajectory
 
 STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}
 STARTED_STEP = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
@@ -50,6 +52,18 @@ async def test_a_step_may_take_longer_than_other_waits() -> None:
 async def test_a_log_without_progress_ends_a_run_without_an_open_step(records: Sequence[Any]) -> None:
     with pytest.raises(UnavailableError, match="nothing new is on the log"):
         await run_log(*records).wait_for(lambda view: False, "the training")
+
+
+def test_a_record_that_comes_again_changes_nothing() -> None:
+    revisions = [
+        RewardRevised(trajectory_id="t1", episode_id="e1", group_hint="g", revision=number, revised_at_ms=START_MS)
+        for number in (1, 2)
+    ]
+    records = [make_trajectory(labels={"run": "r"}, trajectory_id="t1"), *revisions, STARTED_STEP, COMPLETED_STEP]
+    view, again = RunView("r"), RunView("r")
+    view.take(records)
+    again.take([*records, *reversed(records)])
+    assert again == view
 
 
 class Refusing:

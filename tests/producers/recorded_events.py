@@ -46,7 +46,7 @@ def read_spool(folder: Path) -> list[Event]:
     spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
     events: list[Any] = []
     while spool:
-        events += [decode(record.value) for record in spool.oldest()]
+        events += [decode(record.value) for record in spool.read_oldest()]
         spool.discard_oldest()
     spool.close()
     return [event for event in events if isinstance(event, Event)]

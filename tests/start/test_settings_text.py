@@ -26,6 +26,19 @@ sink: {}
 """
 
 
+def test_a_list_that_is_no_deeper_than_its_key_is_replaced() -> None:
+    text = "grouping:\n  tasks:  # of the shop\n  - refund\n  - order\n  size: 8\n"
+    changed = set_value(text, ("grouping", "tasks"), None)
+    assert changed == "grouping:\n  tasks:  # of the shop\n    null\n  size: 8\n"
+
+
+@pytest.mark.parametrize("dumper", [yaml.SafeDumper, yaml.CSafeDumper], ids=["python", "libyaml"])
+def test_a_long_value_stays_on_one_line(monkeypatch: pytest.MonkeyPatch, dumper: Any) -> None:
+    monkeypatch.setattr(yaml, "SafeDumper", dumper)
+    words = " ".join(["word"] * 1000)
+    assert set_value("a: 1\n", ("a",), [words]) == f"a: [{words}]\n"
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -30,7 +30,7 @@ from rollbus.settings import Settings
 from rollbus.ui.app import STATIC, make_app, stream_pulses
 from rollbus.ui.door import page_door, page_token
 from rollbus.ui.page_questions import Asking, add_configured, questions
-from rollbus.ui.page_reports import Acting
+from rollbus.ui.page_reports import PageReports
 from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
@@ -103,7 +103,7 @@ def test_a_question_of_the_page_only_reads(method: str) -> None:
     assert browser(AnsweringDatabase()).request(method, "/api/ask/runs").status_code == 405
 
 
-class HearingActs(Acting):
+class HearingReports(PageReports):
     """Keeps what it is told to write."""
 
     def __init__(self) -> None:
@@ -121,54 +121,56 @@ PAGE = {"authorization": "Bearer page"}
 OWNER = {"authorization": "Bearer secret"}
 
 
-def guarded_page(acting: Acting, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0) -> TestClient:
+def guarded_page(
+    reports: PageReports, owner: str | None = "secret", clock_ms: Callable[[], int] = lambda: 0
+) -> TestClient:
     principals = {"of eve": make_principal("eve", ["feedback"]), "of an agent": make_principal("agent-7", ["record"])}
     sessions = Sessions(owner, principals.get, clock_ms)
-    app = make_app(AnsweringDatabase(), namespace="rollbus.", acting=acting, sessions=sessions)
+    app = make_app(AnsweringDatabase(), namespace="rollbus.", reports=reports, sessions=sessions)
     return TestClient(Guard(app, page_door("page", sessions)), base_url="http://127.0.0.1:8080")
 
 
 @pytest.mark.parametrize("path", ["/api/verdicts", "/api/data-sets"])
 def test_only_a_session_writes(path: str) -> None:
-    acting = HearingActs()
-    page, form = guarded_page(acting), {"episode_id": "e1", "value": 1}
+    reports = HearingReports()
+    page, form = guarded_page(reports), {"episode_id": "e1", "value": 1}
     for headers in ({}, PAGE, OWNER, PAGE | {"cookie": "rollbus-desk-8080=guess"}):
         assert page.post(path, json=form, headers=headers).status_code in (401, 403)
-    assert acting.acts == []
+    assert reports.acts == []
 
 
 def test_only_the_owners_token_and_a_reporters_open_a_session() -> None:
-    page = guarded_page(HearingActs())
+    page = guarded_page(HearingReports())
     for headers in ({}, PAGE, {"authorization": "Bearer "}, {"authorization": "Bearer of an agent"}):
         assert page.post("/api/session", json={"judge": "ann"}, headers=headers).status_code == 403
-    without_token = guarded_page(HearingActs(), owner=None).post("/api/session", json={}, headers=OWNER)
+    without_token = guarded_page(HearingReports(), owner=None).post("/api/session", json={}, headers=OWNER)
     assert (without_token.status_code, "rollbus up" in without_token.text) == (403, True)
 
 
 def test_a_principal_can_only_judge_in_its_own_name() -> None:
-    acting = HearingActs()
-    page = guarded_page(acting)
+    reports = HearingReports()
+    page = guarded_page(reports)
     opened = page.post("/api/session", json={"judge": "operator"}, headers={"authorization": "Bearer of eve"})
     assert opened.json() == {"judge": "eve", "is_owner": False}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).status_code == 200
-    assert acting.acts == [("eve", "judge", form)]
+    assert reports.acts == [("eve", "judge", form)]
     refused = page.post("/api/data-sets", json={}, headers=PAGE)
     assert (refused.status_code, "eve may give verdicts" in refused.text) == (403, True)
 
 
 def test_a_cookie_alone_writes_nothing() -> None:
     """Every port of this machine gets the cookie."""
-    acting = HearingActs()
-    page = guarded_page(acting)
+    reports = HearingReports()
+    page = guarded_page(reports)
     page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert page.post("/api/verdicts", json={"episode_id": "e1", "value": 1}).status_code == 401
-    assert acting.acts == []
+    assert reports.acts == []
 
 
 def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
-    acting = HearingActs()
-    page = guarded_page(acting)
+    reports = HearingReports()
+    page = guarded_page(reports)
     opened = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert opened.json() == {"judge": "ann", "is_owner": True}
     name, _, flags = opened.headers["set-cookie"].partition("; ")
@@ -177,7 +179,7 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
     assert page.get("/api/session", headers=PAGE).json() == {"judge": "ann", "is_owner": True}
     form = {"episode_id": "e1", "value": 1}
     assert page.post("/api/verdicts", json=form, headers=PAGE).json() == {"event_id": "event-1"}
-    assert acting.acts == [("ann", "operator", form)]
+    assert reports.acts == [("ann", "operator", form)]
     cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
     assert page.delete("/api/session", headers=PAGE).json()["judge"] is None
     assert page.get("/api/session", headers=PAGE | cookie).json()["judge"] is None
@@ -186,27 +188,27 @@ def test_a_session_keeps_its_judge_until_it_is_closed() -> None:
 
 def test_a_session_ends_after_twelve_hours() -> None:
     clock = iter([0, 12 * 3_600_000 - 1, 12 * 3_600_000])
-    page = guarded_page(HearingActs(), clock_ms=lambda: next(clock))
+    page = guarded_page(HearingReports(), clock_ms=lambda: next(clock))
     page.post("/api/session", json={}, headers=OWNER)
     assert [page.get("/api/session", headers=PAGE).json()["judge"] for _ in range(2)] == ["operator", None]
 
 
 def test_a_name_that_no_signature_can_carry_opens_no_session() -> None:
-    page = guarded_page(HearingActs())
+    page = guarded_page(HearingReports())
     for judge in ("Ann", "owner", "a b", "x" * 64):
         refused = page.post("/api/session", json={"judge": judge}, headers=OWNER)
         assert (refused.status_code, "names no principal" in refused.json()["error"]) == (400, True)
 
 
 def test_without_a_key_for_signatures_a_verdict_has_one_author() -> None:
-    page = guarded_page(Acting(KafkaConnection(), "rollbus."))
+    page = guarded_page(PageReports(KafkaConnection(), "rollbus."))
     refused = page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
     assert (refused.status_code, "principals" in refused.json()["error"]) == (400, True)
     assert page.post("/api/session", json={"judge": "operator"}, headers=OWNER).status_code == 200
 
 
 def test_a_form_of_another_kind_is_not_read() -> None:
-    page = guarded_page(HearingActs())
+    page = guarded_page(HearingReports())
     page.post("/api/session", json={}, headers=OWNER)
     assert page.post("/api/verdicts", data={"episode_id": "e1"}, headers=PAGE).status_code == 415
     assert page.post("/api/verdicts", json=[1], headers=PAGE).status_code == 400
@@ -224,7 +226,7 @@ def test_a_form_of_another_kind_is_not_read() -> None:
 )
 async def test_an_impossible_verdict_is_named(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        await Acting(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
+        await PageReports(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
 
 
 def test_every_reason_of_a_drop_has_its_words() -> None:
@@ -236,7 +238,7 @@ def test_every_reason_of_a_drop_has_its_words() -> None:
 async def test_a_data_set_has_a_name_that_a_folder_can_have() -> None:
     values = {"data_set": "../x", "trajectory_id": "t", "episode_id": "e"}
     with pytest.raises(ConfigurationError, match=r"'\.\./x' cannot name a data set"):
-        await Acting(KafkaConnection(), "rollbus.").change_member(values)
+        await PageReports(KafkaConnection(), "rollbus.").change_member(values)
 
 
 def test_a_run_that_is_gone_is_refused_with_those_that_are_there() -> None:

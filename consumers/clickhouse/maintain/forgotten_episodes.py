@@ -49,7 +49,7 @@ def stored_list(client: ClickHouse, namespace: str) -> frozenset[str]:
 
 
 def write_list(client: ClickHouse, episodes: frozenset[str]) -> None:
-    """Create the table of the ids, in place of an earlier one."""
+    """Create the table of the ids of these episodes and their trajectories, in place of an earlier one."""
     drop_list(client)
     client.command(f"CREATE TABLE {LIST} (episode_id String) ENGINE = MergeTree ORDER BY episode_id")
     client.insert(
@@ -63,21 +63,21 @@ def drop_list(client: ClickHouse) -> None:
 
 
 def lacking_condition(table: str) -> str:
-    """Return the condition of the rows that stay though an archive has no record of them any more, in its log's part.
+    """Return the condition of rows to keep though a rebuild from an archive cannot make them: it has no record of them.
 
-    `forget` takes a drop with its error text out of an archive; its rows stay, with the text emptied.
+    `forget` takes a drop whose error text names an episode out of an archive; its rows stay in the tables without it.
     """
     return f"unit_id IN (SELECT episode_id FROM {LIST})" if table in ("drops", "drop_trajectories") else "false"
 
 
 def empty_content(client: ClickHouse, table: str, episodes: frozenset[str], suffix: str = "") -> int:
     """Do what `forget` does in a table that names episodes in its texts alone, and return how many rows that were."""
-    change = {"drops": empty_errors, "dead_letters": delete_letters}.get(table)
-    return change(client, episodes, table + suffix) if change is not None and episodes else 0
+    forget_texts = {"drops": empty_errors, "dead_letters": delete_letters}.get(table)
+    return forget_texts(client, episodes, table + suffix) if forget_texts is not None and episodes else 0
 
 
 def kept_condition(table: str) -> str:
-    """Return the condition of a table's rows that stay, once the list is written."""
+    """Return the condition of a table's rows that are of no forgotten episode; `write_list` comes before it."""
     if table not in TABLES:
         return "true"
     condition = f"episode_id NOT IN (SELECT episode_id FROM {LIST})"
@@ -85,7 +85,7 @@ def kept_condition(table: str) -> str:
 
 
 def kept_rows(table: str, rows: Sequence[Row], episodes: frozenset[str]) -> Sequence[Row]:
-    """Return the rows of a table that stay."""
+    """Return the rows of a table that are of no forgotten episode, and the exclusions themselves."""
     if table not in TABLES or not episodes:
         return rows
     return [row for row in rows if row["episode_id"] not in episodes or row.get("kind") == Excluded.__name__]

@@ -43,7 +43,7 @@ from rollbus.consumers.clickhouse.maintain.stored_ranges import (
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
 from rollbus.consumers.clickhouse.sink.log import Log, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
-from rollbus.consumers.clickhouse.store.altered_tables import set_aside
+from rollbus.consumers.clickhouse.store.altered_tables import set_altered_tables_aside
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost, statements_of
 from rollbus.consumers.clickhouse.store.retention import alive_condition
@@ -120,7 +120,7 @@ async def rebuild(
         raise ConfigurationError(
             f"{', '.join(unknown)}: no such table is built from the log; there are {', '.join(all_tables())}"
         )
-    set_aside(client, statements_of())
+    set_altered_tables_aside(client, statements_of())
     lost_tables = {name for name, is_table in find_lost(client).items() if is_table}
     if RANGES in lost_tables and tables:
         raise ConfigurationError(f"{RANGES} is lost, which says what the sink has read; rebuild every table: name none")

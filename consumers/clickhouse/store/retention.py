@@ -27,12 +27,12 @@ MARGIN_DAYS = 1
 """Rows this close to their end may be in one of two tables that should be equal, and not in the other."""
 
 _DATE = "toDateTime(kafka_timestamp)"
-_OURS = re.compile(rf"{re.escape(_DATE)} \+ toIntervalDay\((\d+)\)( WHERE kind != 'Excluded')?")
+_OUR_TTL = re.compile(rf"{re.escape(_DATE)} \+ toIntervalDay\((\d+)\)( WHERE kind != 'Excluded')?")
 _TTL = re.compile(r" TTL (.*?)(?: SETTINGS |\Z)", re.DOTALL)
 
 
 def days_by_table(retention: TableRetention) -> dict[str, int]:
-    """Return the days after which the rows of a table are deleted; a table without is kept for ever."""
+    """Return after how many days the rows of each table are deleted; a table that is not in it is kept for ever."""
     days = {"episodes_days": retention.episodes_days}
     days["texts_days"] = retention.texts_days or days["episodes_days"]
     days["tokens_days"] = retention.tokens_days or days["texts_days"]
@@ -47,9 +47,10 @@ def apply_retention(client: ClickHouse) -> list[str]:
     engines = {str(name): str(engine) for name, engine in rows}
     for table in (table for tables in TABLES.values() for table in tables):
         match = _TTL.search(engines.get(table + suffix, ""))
-        now = match[1] if match else None
-        ttl = _expression(table, days[table]) if table in days else None
-        if table + suffix not in engines or now == ttl or (ttl is None and not _OURS.fullmatch(now or "")):
+        present_ttl = match[1] if match else None
+        ttl = _ttl_expression(table, days[table]) if table in days else None
+        is_foreign = not _OUR_TTL.fullmatch(present_ttl or "")
+        if table + suffix not in engines or present_ttl == ttl or (ttl is None and is_foreign):
             continue
         target = stored_table(table, client.cluster)
         client.command(f"ALTER TABLE {target} " + (f"MODIFY TTL {ttl}" if ttl else "REMOVE TTL"))
@@ -59,11 +60,14 @@ def apply_retention(client: ClickHouse) -> list[str]:
 
 
 def alive_condition(table: str, retention: TableRetention) -> str:
-    """Return the condition of a table's rows that stay for some time yet."""
+    """Return the SQL condition of the rows of a table that are not deleted within `MARGIN_DAYS`."""
     days = days_by_table(retention).get(table)
     return "true" if days is None else f"kafka_timestamp > now() - toIntervalDay({days}) + toIntervalDay({MARGIN_DAYS})"
 
 
-def _expression(table: str, days: int) -> str:
-    """Return a TTL as `system.tables` shows it. `forget` finds in `events` who is on its list."""
+def _ttl_expression(table: str, days: int) -> str:
+    """Return a TTL as `system.tables` shows it.
+
+    Exclusions stay in `events`: a rebuild finds there which episodes were forgotten.
+    """
     return f"{_DATE} + toIntervalDay({days})" + (" WHERE kind != 'Excluded'" if table == "events" else "")

@@ -14,8 +14,6 @@ class Format:
     """How documents of one tool are read."""
 
     name: str
-    says: str
-    """What its files are, for the help text."""
     split: Callable[[Mapping[str, Any]], Iterable[TracePart]]
     """The parts that a document holds; raises ForeignDocumentError."""
     assemble: Callable[[str, Sequence[TracePart], Counter[str]], Trace]
@@ -27,14 +25,10 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     trace_format.name: trace_format
     for trace_format in (
-        Format(
-            "langfuse", "traces, observations and scores: API, UI or blob storage", langfuse.split, langfuse.assemble
-        ),
-        Format("langsmith", "runs and feedback", langsmith.split, langsmith.assemble),
-        Format("otlp", "export requests, as the collector's file exporter writes them", otlp.split, otlp.assemble),
-        Format("openai-chat", "conversations", openai_files.split_chat, openai_files.assemble_chat, False),
-        Format(
-            "openai-batch", "input and output of a batch", openai_files.split_batch, openai_files.assemble_batch, False
-        ),
+        Format("langfuse", langfuse.split, langfuse.assemble),
+        Format("langsmith", langsmith.split, langsmith.assemble),
+        Format("otlp", otlp.split, otlp.assemble),
+        Format("openai-chat", openai_files.split_chat, openai_files.assemble_chat, has_times=False),
+        Format("openai-batch", openai_files.split_batch, openai_files.assemble_batch, has_times=False),
     )
 }

@@ -6,6 +6,7 @@ In: export requests as OTLP's JSON has them, with ids in hexadecimal: a line of 
 
 import base64
 import binascii
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,8 @@ ERROR = 2
 """The status code of a span that failed."""
 MAX_DEPTH = 64
 """Of lists and maps in a value."""
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+"""As many digits as 64 bits hold; Python reads none of more than 4300."""
 
 
 def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
@@ -104,38 +107,29 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     A log record is read into the span that it names, and labels into the trace, only where the same principal brought
     both. A score counts as that of who brought it.
     """
-    logs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    scores: list[ImportedScore] = []
-    for part in sorted(
-        (part for part in parts if part.kind == "log"), key=lambda log_part: (log_part.document["at"], log_part.id)
-    ):
-        if not part.is_score:
-            logs.setdefault((part.principal, part.document["span"]), []).append(part.document)
-        elif score := _score(part.document, unmapped, part.id, part.principal):
-            scores.append(score)
-    rows = sorted((part for part in parts if part.kind == "span"), key=lambda part: (part.document["start"], part.id))
-    root_part = next((part for part in rows if part.document["parent"] is None), rows[0] if rows else None)
+    logs, scores = _read_logs(parts, unmapped)
+    span_parts = sorted(
+        (part for part in parts if part.kind == "span"), key=lambda part: (part.document["start"], part.id)
+    )
+    oldest = span_parts[0] if span_parts else None
+    root_part = next((part for part in span_parts if part.document["parent"] is None), oldest)
     root, principal = ({}, "") if root_part is None else (root_part.document, root_part.principal)
     labels: dict[str, str] = {}
     spans: list[ImportedSpan] = []
-    for part in rows:
-        row, fields = part.document, Fields(part.document["attributes"])
-        events = [*row["events"], *logs.pop((part.principal, part.id), ())]
+    for part in span_parts:
+        fields = Fields(part.document["attributes"])
+        events = [*part.document["events"], *logs.pop((part.principal, part.id), ())]
         spans.append(_span(part, fields, [(event["name"], event["fields"]) for event in events]))
-        identities = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
-        metadata = labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata")
+        span_labels = _read_labels(fields, unmapped)
         if part.principal == principal:
-            known_labels = {name: value for name, value in identities.items() if value is not None}
-            labels = metadata | known_labels | labels
+            labels = span_labels | labels
         fields.count_unread(unmapped, "otlp")
-        for place, row_event in enumerate(row["events"]):
-            record = {"span": part.id, "name": row_event["name"], "at": row["start"], "fields": row_event["fields"]}
-            if score := _score(record, unmapped, f"{part.id}.{place}", part.principal):
-                scores.append(score)
-    span_ids = {part.id for part in rows}
-    if strange := sum(len(records) for (_, span_id), records in logs.items() if span_id in span_ids):
-        unmapped["otlp.log of another principal's span"] += strange
-    environments = (part.document["environment"] for part in rows if part.principal == principal)
+        scores += _scores_in(part, unmapped)
+    span_ids = {part.id for part in span_parts}
+    for (_, span_id), remaining_logs in logs.items():
+        reason = "otlp.log of another principal's span" if span_id in span_ids else "otlp.log without its span"
+        unmapped[reason] += len(remaining_logs)
+    environments = (part.document["environment"] for part in span_parts if part.principal == principal)
     return Trace(
         id=trace_id,
         name=str(root.get("name") or "otlp"),
@@ -149,17 +143,48 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     )
 
 
+def _read_logs(
+    parts: Sequence[TracePart], unmapped: Counter[str]
+) -> tuple[dict[tuple[str, str], list[Mapping[str, Any]]], list[ImportedScore]]:
+    """Return the log records by principal and span id, in order of time, and the scores that are log records."""
+    logs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    scores: list[ImportedScore] = []
+    log_parts = (part for part in parts if part.kind == "log")
+    for part in sorted(log_parts, key=lambda part: (part.document["at"], part.id)):
+        if not part.is_score:
+            logs.setdefault((part.principal, part.document["span"]), []).append(part.document)
+        elif score := _score(part.document, unmapped, part.id, part.principal):
+            scores.append(score)
+    return logs, scores
+
+
+def _read_labels(fields: Fields, unmapped: Counter[str]) -> dict[str, str]:
+    """Return a span's labels: its metadata, and its session and user, which replace metadata of the same name."""
+    identities = {"session": fields.text(*SESSIONS), "user": fields.text(*USERS)}
+    metadata = labels_of(read_json(fields.take("metadata")), unmapped, "otlp.metadata")
+    return metadata | {name: value for name, value in identities.items() if value is not None}
+
+
+def _scores_in(part: TracePart, unmapped: Counter[str]) -> Iterator[ImportedScore]:
+    """Yield the scores that are events of a span."""
+    span = part.document
+    for place, event in enumerate(span["events"]):
+        record = {"span": part.id, "name": event["name"], "at": span["start"], "fields": event["fields"]}
+        if score := _score(record, unmapped, f"{part.id}.{place}", part.principal):
+            yield score
+
+
 def _span(part: TracePart, fields: Fields, events: Sequence[genai.Event]) -> ImportedSpan:
-    row = part.document
+    span = part.document
     return ImportedSpan(
         id=part.id,
-        parent_id=row["parent"],
-        name=row["name"],
-        start_ns=row["start"],
-        end_ns=row["end"],
-        content=read_content(row["name"], fields, events),
-        agent=read_agent(row["name"], fields),
-        error=row["error"],
+        parent_id=span["parent"],
+        name=span["name"],
+        start_ns=span["start"],
+        end_ns=span["end"],
+        content=read_content(span["name"], fields, events),
+        agent=read_agent(span["name"], fields),
+        error=span["error"],
         principal=part.principal,
     )
 
@@ -201,8 +226,8 @@ def _id(row: Mapping[str, Any], name: str, digits: int) -> str:
     return value
 
 
-def _attributes(listed: Any) -> dict[str, Any]:
-    return {str(attribute.get("key")): _value(attribute.get("value")) for attribute in _objects(listed, "attributes")}
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {str(attribute.get("key")): _value(attribute.get("value")) for attribute in _objects(pairs, "attributes")}
 
 
 def _value(value: Any, depth: int = 0) -> Any:
@@ -214,7 +239,7 @@ def _value(value: Any, depth: int = 0) -> Any:
         if name in ("stringValue", "boolValue", "doubleValue"):
             return content
         if name == "intValue":
-            return int(content) if isinstance(content, str | int) and str(content).lstrip("-").isdecimal() else None
+            return int(content) if isinstance(content, str | int) and _INTEGER.fullmatch(str(content)) else None
         if name == "arrayValue":
             return [_value(element, depth + 1) for element in _objects(_object(content).get("values"), "values")]
         if name == "kvlistValue":

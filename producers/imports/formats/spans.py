@@ -26,9 +26,9 @@ VERCEL_AGENTS = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.st
 """Operations of Vercel's AI SDK that calls of a model and tools are in."""
 
 LANGFUSE = "langfuse.observation."
-REPEATED = ("level", "status_message", "cost_details")
-"""Fields of an observation that the span says, too, or that nobody reads."""
-OBSERVATION = {"model": "model.name", "model_parameters": "model.parameters"}
+UNUSED_FIELDS = ("level", "status_message", "cost_details")
+"""Fields of an observation that are the span's own as well, or that nobody reads; taken, so that none is counted."""
+SPAN_NAMES = {"model": "model.name", "model_parameters": "model.parameters"}
 """Fields of Langfuse's observations that its SDK's spans name differently."""
 
 
@@ -54,8 +54,8 @@ def _langchain_agent(fields: Fields) -> str | None:
     metadata = read_json(fields.take("metadata"))
     if isinstance(metadata, Mapping):
         return metadata.get(LANGCHAIN_AGENT)
-    named = fields.text(f"{LANGFUSE}metadata.{LANGCHAIN_AGENT}")
-    return None if named is None else named.strip('"')
+    quoted_name = fields.text(f"{LANGFUSE}metadata.{LANGCHAIN_AGENT}")
+    return None if quoted_name is None else quoted_name.strip('"')
 
 
 def is_tool(fields: Fields) -> bool:
@@ -70,14 +70,13 @@ def is_tool(fields: Fields) -> bool:
 
 
 def read_content(name: str, fields: Fields, events: Sequence[genai.Event]) -> ImportedCall | ImportedTool | None:
-    """Return the call or the tool that a span is."""
+    """Return the call or the tool that a span is; None for one that only has a place in the tree."""
     kind = fields.text(openinference.KIND)
     if observation_kind := _observation_kind(fields):
         reason = fields.take(f"{LANGFUSE}metadata.{langfuse.FINISH_REASON}")
-        fields.take(*(f"{LANGFUSE}{name}" for name in REPEATED), "langfuse.internal.is_app_root")
-        return langfuse.read_observation(
-            observation_kind, name, _observation(fields), text_of(reason) and str(reason).strip('"')
-        )
+        finish_reason = None if text_of(reason) is None else str(reason).strip('"')
+        fields.take(*(f"{LANGFUSE}{field}" for field in UNUSED_FIELDS), "langfuse.internal.is_app_root")
+        return langfuse.read_observation(observation_kind, name, _observation(fields), finish_reason)
     if is_tool(fields):
         return genai.read_tool(fields, name, events) if kind is None else openinference.read_tool(fields, name)
     if kind in openinference.CALLS:
@@ -95,4 +94,4 @@ def _observation_kind(fields: Fields) -> str:
 def _observation(fields: Fields) -> Fields:
     """Return an observation's fields by the names that Langfuse's API has for them."""
     names = ("input", "output", "model", "model_parameters", "usage_details", "completion_start_time")
-    return Fields({name: fields.take(LANGFUSE + OBSERVATION.get(name, name)) for name in names})
+    return Fields({name: fields.take(LANGFUSE + SPAN_NAMES.get(name, name)) for name in names})

@@ -166,8 +166,8 @@ class Engine:
         is_reader = request.user == READONLY_USER  # the reader can store nothing in a session
         if request.session_id is not None and not is_reader and not needs_own_handle(request.settings):
             with self._sessions.checkout(request.session_id) as session:
-                session.altered |= alters
-                with applied(session.handle, request.settings, request.database, altered=session.altered):
+                session.is_altered |= alters
+                with applied(session.handle, request.settings, request.database, altered=session.is_altered):
                     yield session.handle
             return
         reader_settings = find_reader_settings(request) if is_reader else {}

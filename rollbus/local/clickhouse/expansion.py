@@ -20,7 +20,7 @@ _NOWHERE = Token("other", "", 0, 0, 0)
 
 
 def refuse_doubling(tokens: Iterable[Token]) -> None:
-    """Raise for a statement that stands for more queries than any of use has."""
+    """Raise ClickHouseError for a statement that stands for more queries than a useful one has."""
     queries = count_queries(list(tokens))
     if queries > MOST_QUERIES:
         raise refusal(
@@ -34,7 +34,7 @@ def count_queries(tokens: list[Token]) -> int:
     """Return how many queries a statement has once each `WITH` name stands for what it names, up to a bound."""
     queries_by_name: dict[str, int] = {}
     query_by_depth: dict[int, tuple[str, int]] = {}
-    """By the depth of its parenthesis: which `name AS (` is open, and the count before it."""
+    """By the depth of its parenthesis: the open `name AS (`, and the total before it."""
     total, table_depths = 1, set[int]()
     for before, token, following in zip([_NOWHERE, *tokens], tokens, [*tokens[1:], _NOWHERE], strict=False):
         if token.text == ")" and token.depth in query_by_depth:

@@ -18,6 +18,8 @@ from rollbus.runtime.kafka.reading import new_reader, open_reader, read_from
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.events import ToolCalled, TurnRecorded
+from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
@@ -30,12 +32,12 @@ from rollbus.schemas.topics import (
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.ledger.reading_kafka import Frame, decode_ledger_record
 
-READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
-OTHERS_TOO = (TRAJECTORIES, DROPS, EPISODE_EVENTS)
+RUN_TOPICS = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
+SHARED_TOPICS = (TRAJECTORIES, DROPS, EPISODE_EVENTS)
 """Topics that have the records of every run and of all traffic."""
 POLL_MS = 200
-_UNREAD = frozenset({Tick.__name__, "TurnRecorded", "ToolCalled", "Score"})
-"""Records that no view needs: not decoded."""
+_SKIPPED_RECORDS = frozenset({Tick.__name__, TurnRecorded.__name__, ToolCalled.__name__, Score.__name__})
+"""Records that `RunView` does not need: decoding them would take most of the time."""
 
 
 class KafkaBus:
@@ -49,9 +51,9 @@ class KafkaBus:
         """
         self._since_ms = since_ms
         self._connection, self._namespace = connection, namespace
-        self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
+        self._topics = (*RUN_TOPICS, EPISODE_EVENTS) if with_events else RUN_TOPICS
         self._steps = TRAINING_STEPS.full_name(namespace)
-        self._shared_topics = {topic.full_name(namespace) for topic in OTHERS_TOO}
+        self._shared_topics = {topic.full_name(namespace) for topic in SHARED_TOPICS}
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
         self._partitions: list[TopicPartition] = []
         self._consumer: AIOKafkaConsumer | None = None
@@ -82,9 +84,9 @@ class KafkaBus:
         consumer.assign(self._partitions)
         await consumer.seek_to_beginning()
         if self._since_ms is not None:
-            shared = [place for place in self._partitions if place.topic in self._shared_topics]
-            for place, offset in (await _starts_at(consumer, shared, self._since_ms)).items():
-                consumer.seek(place, offset)
+            shared = [partition for partition in self._partitions if partition.topic in self._shared_topics]
+            for partition, offset in (await _find_offsets(consumer, shared, self._since_ms)).items():
+                consumer.seek(partition, offset)
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Send everything and await every acknowledgement."""
@@ -105,12 +107,12 @@ class KafkaBus:
         Raises DataLossError if it is a record of a step: the run could train again what was trained.
         """
         with kafka_errors(self._connection, "reading the run's log"):
-            fetched = await self._open_consumer().getmany(timeout_ms=POLL_MS)
-        return [*self._decoded(message for messages in fetched.values() for message in messages)]
+            fetched = await self._require_consumer().getmany(timeout_ms=POLL_MS)
+        return [*self._decode(message for messages in fetched.values() for message in messages)]
 
     async def catch_up(self) -> list[Any]:
-        """Read up to the ends that hold now, however long the broker takes."""
-        records, consumer = [], self._open_consumer()
+        """Return what lies before the present ends of the topics, however long the broker takes; raises as `poll`."""
+        records, consumer = [], self._require_consumer()
         with kafka_errors(self._connection, "reading the run's log"):
             ends = await consumer.end_offsets(self._partitions)
             while [partition for partition, end in ends.items() if await consumer.position(partition) < end]:
@@ -123,14 +125,14 @@ class KafkaBus:
         self._producer = self._consumer = None
         await stop_clients(producer, consumer)
 
-    def _open_consumer(self) -> AIOKafkaConsumer:
+    def _require_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise UnavailableError("the run's log is not open")
         return self._consumer
 
-    def _decoded(self, messages: Iterable[Any]) -> Iterator[Any]:
+    def _decode(self, messages: Iterable[Any]) -> Iterator[Any]:
         for message in messages:
-            if message.value is not None and record_name(message.value) not in _UNREAD:
+            if message.value is not None and record_name(message.value) not in _SKIPPED_RECORDS:
                 if message.topic == self._steps:
                     yield decode_ledger_record(Frame(message.topic, message.offset, message.key, message.value))
                 else:
@@ -139,13 +141,16 @@ class KafkaBus:
 
 
 async def read_since(connection: KafkaConnection, topic: str, since_ms: int | None) -> list[Any]:
-    """Return the records of a topic from a time on, or all; what cannot be read is a dead letter of its stage."""
+    """Return the records of a topic from a time on, or all, with None for a record without a value.
+
+    What cannot be read is left out: it is a dead letter of the stage that reads it.
+    """
     counts = await require_topics(connection, [topic])
-    places = [TopicPartition(topic, number) for number in range(counts[topic])]
-    starts = dict.fromkeys(places, 0)
+    partitions = [TopicPartition(topic, number) for number in range(counts[topic])]
+    starts = dict.fromkeys(partitions, 0)
     if since_ms is not None:
         async with open_reader(connection) as consumer:
-            starts = await _starts_at(consumer, places, since_ms)
+            starts = await _find_offsets(consumer, partitions, since_ms)
     records = []
     async with aclosing(read_from(connection, starts)) as messages:
         async for message in messages:
@@ -154,10 +159,10 @@ async def read_since(connection: KafkaConnection, topic: str, since_ms: int | No
     return records
 
 
-async def _starts_at(
-    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], since_ms: int
+async def _find_offsets(
+    consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition], since_ms: int
 ) -> dict[TopicPartition, int]:
     """Return where each partition's records of a time and later begin; its end where there are none."""
-    at_time = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
-    ends = await consumer.end_offsets(places)
-    return {place: ends[place] if (at := at_time[place]) is None else at.offset for place in places}
+    at_time = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+    ends = await consumer.end_offsets(partitions)
+    return {partition: ends[partition] if (at := at_time[partition]) is None else at.offset for partition in partitions}

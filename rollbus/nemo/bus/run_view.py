@@ -59,51 +59,56 @@ class RunView:
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     """In order of arrival, as grouping made them."""
-    group_of: dict[str, str] = field(default_factory=dict)
-    """Trajectory id → group id."""
-    dropped: dict[str, str] = field(default_factory=dict)
-    """Trajectory id → reason of its first drop, with the detail."""
+    group_id_by_trajectory: dict[str, str] = field(default_factory=dict)
+    drop_reasons: dict[str, str] = field(default_factory=dict)
+    """By trajectory id: the reason of its first drop, with the detail."""
     revisions: dict[str, int] = field(default_factory=dict)
     """By trajectory id: how often its rewards were revised."""
-    late: set[str] = field(default_factory=set)
-    """Revisions, as `<trajectory id>#<number>`, that came after their group; the trainer reads them in the scores."""
+    late_revisions: set[str] = field(default_factory=set)
+    """Revisions that came after their group, as `<trajectory id>#<number>`, or `<trajectory id>` where the stages have
+    forgotten the trajectory; the trainer reads them in the scores."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
     batches: dict[str, TrainingBatch] = field(default_factory=dict)
     """By hash, in the order in which they were cut."""
-    batch_of: dict[str, str] = field(default_factory=dict)
-    """Group id → batch hash."""
+    batch_hash_by_group: dict[str, str] = field(default_factory=dict)
     completed: dict[str, StepCompleted] = field(default_factory=dict)
     skipped: dict[str, StepSkipped] = field(default_factory=dict)
     failures: dict[str, list[StepFailed]] = field(default_factory=dict)
     open_steps: set[str] = field(default_factory=set)
-    """Hashes of the batches that the trainer is at work on."""
+    """Hashes of the batches that the trainer works on."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     """By policy version: where its weights are, as the backend names it."""
     started_episodes: set[str] = field(default_factory=set)
     """Episode ids."""
     stop_reasons: dict[str, str] = field(default_factory=dict)
-    """Episode id → stop reason."""
+    """By episode id, of all runs: the end of an episode does not name its run."""
 
     def take(self, records: Iterable[Any]) -> None:
         """Take in what was read; a record seen before changes nothing."""
         for record in records:
             self._take(record)
 
-    def settled(self, trajectories: Iterable[str]) -> bool:
-        """Whether each one is here with its group, or has a drop."""
+    def is_settled(self, trajectories: Iterable[str]) -> bool:
+        """Whether each of these trajectories is here with its group, or has a drop."""
         return all(
-            trajectory in self.trajectories if trajectory in self.group_of else trajectory in self.dropped
+            trajectory in self.trajectories
+            if trajectory in self.group_id_by_trajectory
+            else trajectory in self.drop_reasons
             for trajectory in trajectories
         )
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
-        group_ids = {self.group_of[trajectory] for trajectory in trajectories if trajectory in self.group_of}
+        group_ids = {
+            self.group_id_by_trajectory[trajectory]
+            for trajectory in trajectories
+            if trajectory in self.group_id_by_trajectory
+        }
         groups = (group for group_id, group in self.groups.items() if group_id in group_ids)
         return sorted(groups, key=lambda group: natural_order(group.group_key))
 
-    def played_in(self, epoch: int) -> list[str]:
+    def trajectories_of(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
         return [
             trajectory for trajectory, record in self.trajectories.items() if record.labels.get("epoch") == str(epoch)
@@ -115,16 +120,17 @@ class RunView:
 
     def is_revised(self, revision: RewardRevised) -> bool:
         """Whether the stages have taken in a revision of a trajectory whose group is closed, or have forgotten it."""
-        names = (f"{revision.trajectory_id}#{revision.revision}", revision.trajectory_id)
-        return any(name in self.late for name in names)
+        return not self.late_revisions.isdisjoint(
+            (f"{revision.trajectory_id}#{revision.revision}", revision.trajectory_id)
+        )
 
     def has_ended(self, group_id: str) -> bool:
         """Whether a group was in a step, or was dropped instead."""
-        batch_hash = self.batch_of.get(group_id)
+        batch_hash = self.batch_hash_by_group.get(group_id)
         if batch_hash is not None:
             return self.is_closed(batch_hash)
         group = self.groups.get(group_id)
-        return group is not None and all(member.trajectory_id in self.dropped for member in group.members)
+        return group is not None and all(member.trajectory_id in self.drop_reasons for member in group.members)
 
     def is_closed(self, batch_hash: str) -> bool:
         """Whether a batch was trained or skipped, however often it failed before."""
@@ -136,16 +142,20 @@ class RunView:
         return failures[-1] if failures else None
 
     def newest_version(self) -> int:
-        """Return the weights after the last completed step; 0 is the base model."""
+        """Return the version after the last completed step; 0 is the base model."""
         return max((step.policy_version for step in self.completed.values()), default=0)
 
     def next_epoch(self) -> int:
         """Return the epoch whose window is still open."""
         return max(self.windows, default=-1) + 1
 
-    def reasons(self, trajectories: Iterable[str]) -> dict[str, int]:
+    def count_drop_reasons(self, trajectories: Iterable[str]) -> dict[str, int]:
         """Return how many of these were dropped, by reason."""
-        reasons = (self.dropped[name] for name in trajectories if name not in self.group_of and name in self.dropped)
+        reasons = (
+            self.drop_reasons[trajectory]
+            for trajectory in trajectories
+            if trajectory not in self.group_id_by_trajectory and trajectory in self.drop_reasons
+        )
         return dict(sorted(Counter(reasons).items()))
 
     def _take(self, record: Any) -> None:
@@ -153,7 +163,8 @@ class RunView:
             case Trajectory() if record.labels.get("run") == self.run_id:
                 self.trajectories.setdefault(record.trajectory_id, record)
             case RewardRevised() if record.trajectory_id in self.trajectories and not record.excluded:
-                self.revisions[record.trajectory_id] = record.revision
+                newest = self.revisions.get(record.trajectory_id, 0)
+                self.revisions[record.trajectory_id] = max(newest, record.revision)
             case EpisodeStarted() if record.labels.get("run") == self.run_id:
                 self.started_episodes.add(record.episode_id)
             case EpisodeEnded():
@@ -168,7 +179,7 @@ class RunView:
             case Group():
                 self.groups.setdefault(record.group_id, record)
                 for member in record.members:
-                    self.group_of.setdefault(member.trajectory_id, record.group_id)
+                    self.group_id_by_trajectory.setdefault(member.trajectory_id, record.group_id)
             case CurriculumState():
                 self.windows.setdefault(record.window, record)
             case PolicyVersion():
@@ -177,8 +188,8 @@ class RunView:
                 self.commands.add(record.command_id)
             case TrainingBatch():
                 self.batches.setdefault(record.batch_hash, record)
-                self.batch_of |= {group.group_id: record.batch_hash for group in record.groups}
-            case StepStarted():
+                self.batch_hash_by_group |= {group.group_id: record.batch_hash for group in record.groups}
+            case StepStarted() if not self.is_closed(record.batch_hash):
                 self.open_steps.add(record.batch_hash)
             case StepCompleted():
                 self.open_steps.discard(record.batch_hash)
@@ -195,8 +206,8 @@ class RunView:
     def _drop(self, drop: Drop) -> None:
         reason = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
         for member_id in drop.trajectory_ids:
-            self.dropped.setdefault(member_id, reason)
+            self.drop_reasons.setdefault(member_id, reason)
         if drop.unit == "event":
-            self.late.add(drop.unit_id)
+            self.late_revisions.add(drop.unit_id)
         if drop.unit == "episode":
-            self.dropped.setdefault(trajectory_id(drop.unit_id), reason)
+            self.drop_reasons.setdefault(trajectory_id(drop.unit_id), reason)

@@ -77,7 +77,7 @@ class BusLogBuilder(BusTrajectoryBuilder):
         episodes, left_out = choose_episodes(events, self.config)
         logger.info("Playing %d episodes of the log for run_id: %s", len(episodes), run.run_id)
         if left_out:
-            logger.warning("left out of the log: %s", troubles.counted(dict(sorted(left_out.items()))))
+            logger.warning("left out of the log: %s", troubles.describe_counts(dict(sorted(left_out.items()))))
         base, publications = run.plan.trained or ("", run.plan.model), list[Publication]()
         for attempt, episode, group in attempts_at(episodes, run.run_id, play.epoch, self.config.group_size):
             run.tally.add(episode.events)

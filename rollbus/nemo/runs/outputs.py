@@ -2,7 +2,7 @@
 
     training_metrics.jsonl   one line per epoch        reward_history.json      a list, rewritten
     validation_history.json  a list, rewritten         curriculum_state.json    what the curriculum remembers
-    reward_plot.png          drawn by `plot`           trajectory_builder_<run>.jsonl, trainer_adapter_<run>.jsonl
+    reward_plot.png          drawn by `draw_plot`        trajectory_builder_<run>.jsonl, trainer_adapter_<run>.jsonl
 
 The lines of the epochs are the truth, and what follows from them is written after them. Files are replaced as a whole,
 so a kill leaves the old one or the new one; an epoch written again replaces its line. Epochs count from 0.
@@ -25,15 +25,15 @@ class Outputs:
         self.folder, self._now = folder, now
         folder.mkdir(parents=True, exist_ok=True)
 
-    def training(self, epoch: int, run_id: str, metrics: Mapping[str, Any]) -> None:
+    def write_epoch(self, epoch: int, run_id: str, metrics: Mapping[str, Any]) -> None:
         """Write an epoch's line, and the history of rewards."""
         row = {"epoch": epoch, "timestamp": self._now(), "run_id": run_id, **metrics}
-        rows = [*(old for old in self.training_rows() if old["epoch"] != epoch), row]
+        rows = [*(other for other in self.training_rows() if other["epoch"] != epoch), row]
         rows.sort(key=lambda row: int(row["epoch"]))
         replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        self.derive()
+        self.write_derived_files()
 
-    def derive(self) -> None:
+    def write_derived_files(self) -> None:
         """Write what follows from the epochs' lines: a kill between two files leaves it behind them."""
         rows = self.training_rows()
         columns = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
@@ -41,7 +41,7 @@ class Outputs:
         if (state := self.curriculum_state()) is not None:
             _write_json(self.folder / "curriculum_state.json", state)
 
-    def validation(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+    def write_validation(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Write a validation's row."""
         columns = (
             "avg_reward",
@@ -54,14 +54,14 @@ class Outputs:
         )
         values = {name: metrics[name] for name in columns if name in metrics}
         row = {"epoch": epoch, "timestamp": self._now(), **values}
-        rows = [*(old for old in self.validation_rows() if old["epoch"] != epoch), row]
+        rows = [*(other for other in self.validation_rows() if other["epoch"] != epoch), row]
         _write_json(self.folder / "validation_history.json", sorted(rows, key=lambda row: int(row["epoch"])))
 
     def training_rows(self) -> list[Row]:
         """Return the epochs' lines; one that a kill tore is left out."""
         path = self.folder / "training_metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [row for line in lines if (row := _parsed(line)) is not None]
+        return [row for line in lines if (row := _parse_row(line)) is not None]
 
     def validation_rows(self) -> list[Row]:
         """Return the validations' rows."""
@@ -71,7 +71,7 @@ class Outputs:
         """Return what the curriculum remembered after the newest line."""
         return next((row.get("curriculum_state") for row in reversed(self.training_rows())), None)
 
-    def plot(self) -> Path:
+    def draw_plot(self) -> Path:
         """Draw the curves again."""
         from rollbus.nemo.runs.plot import draw
 
@@ -87,19 +87,24 @@ class Outputs:
 
 
 def append_line(path: str | Path, values: Mapping[str, Any]) -> None:
-    """Append one line of JSON with the time; what is there already is not written again after a kill."""
+    """Append one line of JSON with the time, unless the file has a line with the same values.
+
+    A resumed run writes again what it wrote before a kill.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    written_rows = [{**row, "timestamp": ""} for row in map(_parsed, text.splitlines()) if row is not None]
-    plain = json.loads(json.dumps({"timestamp": "", **values}, default=str))
-    if plain not in written_rows:
+    written_rows = [
+        {**written, "timestamp": ""} for written in map(_parse_row, text.splitlines()) if written is not None
+    ]
+    row = json.loads(json.dumps({"timestamp": "", **values}, default=str))
+    if row not in written_rows:
         begin = "" if text.endswith("\n") or not text else "\n"  # after a torn line
         with path.open("a", encoding="utf-8") as file:
-            file.write(begin + json.dumps({**plain, "timestamp": datetime.now().isoformat()}) + "\n")
+            file.write(begin + json.dumps({**row, "timestamp": datetime.now().isoformat()}) + "\n")
 
 
-def _parsed(line: str) -> Row | None:
+def _parse_row(line: str) -> Row | None:
     try:
         row = json.loads(line)
     except ValueError:

@@ -113,7 +113,7 @@ class Run:
         view = self.log.view
         if not self.resume or epoch not in view.windows:
             return None
-        return TrajectoryCollection(trajectories=self.collected(view.played_in(epoch)), run_id=self.run_id)
+        return TrajectoryCollection(trajectories=self.collected(view.trajectories_of(epoch)), run_id=self.run_id)
 
     def collected(self, ids: Iterable[str]) -> list[list[Trajectory]]:
         """Return what the stages keep of trajectories, by groups."""
@@ -128,9 +128,9 @@ class Run:
     async def settle(self, ids: Collection[str], epoch: int) -> None:
         """Wait until the stages have grouped or dropped each trajectory, and remember why they dropped any."""
         await self.recording.flush()
-        await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch + 1}")
-        if reasons := self.log.view.reasons(ids):
-            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
+        await self.log.wait_for(lambda view: view.is_settled(ids), f"the groups of epoch {epoch + 1}")
+        if reasons := self.log.view.count_drop_reasons(ids):
+            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.describe_counts(reasons))
         self.reasons[epoch] = self.reasons.get(epoch, {}) | reasons
 
     def untrained_epochs(self) -> dict[int, dict[str, int]]:
@@ -138,12 +138,12 @@ class Run:
         view = self.log.view
         untrained = {}
         for epoch in sorted(self.built_epochs | view.windows.keys()):
-            groups = view.groups_of(view.played_in(epoch))
+            groups = view.groups_of(view.trajectories_of(epoch))
             rewards = [member.reward for group in groups for member in group.members]
             is_solved = min(rewards, default=0.0) >= SOLVED
             if not is_solved and not any(batch.batch_hash in view.completed for batch in view.batches_of(epoch)):
                 members = [member.trajectory_id for group in groups for member in group.members]
-                after_groups = Counter(view.dropped[member] for member in members if member in view.dropped)
+                after_groups = Counter(view.drop_reasons[member] for member in members if member in view.drop_reasons)
                 untrained[epoch] = self.reasons.get(epoch, {}) | after_groups
         return untrained
 
@@ -182,7 +182,7 @@ class Run:
             [
                 logged[record_id] if record_id in earlier_ids else member
                 for member in group
-                if (record_id := id_of(member)) in view.group_of
+                if (record_id := id_of(member)) in view.group_id_by_trajectory
             ]
             for group in collection.trajectories
         ]

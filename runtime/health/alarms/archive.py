@@ -1,6 +1,6 @@
 """The newest beat of an archive job → whether the archive falls behind retention, and whether something is lost.
 
-An archive job runs now and then, and ends. Its last beat stays, so a job that no longer comes is noticed by it.
+An archive job runs now and then, and ends. Its last beat stays, and grows old if no job comes any more.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,19 +15,23 @@ BEHIND_SHARE = 0.5
 
 
 def find_archive_problems(beats: Sequence[Beat], now_ms: int) -> Iterable[Problem]:
-    """Yield what the newest archive job says is missing, and how far the archive is behind."""
-    jobs = sorted((beat for beat in beats if beat.heartbeat.kind == "archive"), key=lambda beat: beat.taken_ms)
-    if not jobs:
+    """Yield what the newest archive job says is missing, and that the archive is too far behind.
+
+    A job that failed may have archived nothing, so how far the archive has come is the furthest of all jobs.
+    """
+    archive_beats = sorted((beat for beat in beats if beat.heartbeat.kind == "archive"), key=lambda beat: beat.taken_ms)
+    if not archive_beats:
         return
-    newest = jobs[-1].heartbeat
+    newest = archive_beats[-1].heartbeat
     if newest.trouble is not None:
         what = f"the last archive job: {newest.trouble}"
         remedy = "take damaged files from a copy; run the job more often than retention deletes"
         yield Problem("archive_missing", newest.host, what, f"{remedy}; {RUNBOOK}#archive-missing")
-    reached = [beat.heartbeat.positions for beat in jobs if ARCHIVED_TO_MS in beat.heartbeat.positions]
-    if not reached:
+    positions = [beat.heartbeat.positions for beat in archive_beats if ARCHIVED_TO_MS in beat.heartbeat.positions]
+    if not positions:
         return
-    behind_ms, kept_ms = now_ms - max(job[ARCHIVED_TO_MS] for job in reached), reached[-1][KEPT_MS]
+    archived_to_ms = max(position[ARCHIVED_TO_MS] for position in positions)
+    behind_ms, kept_ms = now_ms - archived_to_ms, positions[-1][KEPT_MS]
     if behind_ms > BEHIND_SHARE * kept_ms:
         what = f"the archive is {say_duration(behind_ms)} behind, and Kafka keeps records for {say_duration(kept_ms)}"
         remedy = f"`rollbus archive run`, and look at why its schedule no longer does that; {RUNBOOK}#archive-behind"

@@ -17,11 +17,11 @@ ProcessState = Literal["working", "waiting", "silent", "stopped"]
 LOW_SHARE, LOW_BYTES = 0.1, 2 * 2**30
 """A disk is low below both: Kafka and checkpoints grow by gigabytes in a day."""
 UNREAD_MS = 60_000
-"""A process whose beats cannot be read is there for so long; how often it beats is not known."""
-TRAIN = ("trainer", "art-server")
+"""A process counts as alive for so long after a beat that cannot be read, as it does not say how often it beats."""
+TRAINING_KINDS = ("trainer", "art-server")
 """Kinds of processes whose work does not move while a step is open."""
 SLACK_MS = 1_000
-"""A beat may be so late, or so far ahead of a clock that is only estimated, and counts as in time."""
+"""A beat that is so late, or so far ahead of a clock that is only estimated, is still in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Beat:
     heartbeat: Heartbeat
     taken_ms: int
     """When the broker took it."""
-    before: Heartbeat | None = None
-    """The one before it, for rates."""
+    previous: Heartbeat | None = None
+    """The heartbeat before it, for rates."""
     is_frozen: bool | None = None
     """On this machine: whether the process is there and stopped; None if it is elsewhere or gone."""
 
@@ -121,14 +121,14 @@ def draw_process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
 
 def excuse_training(process: ProcessHealth, *, is_step_open: bool) -> ProcessHealth:
     """Return the process; one whose work is an open step works: how long that may take is its run's matter."""
-    is_training = is_step_open and process.kind in TRAIN and process.state == "waiting"
+    is_training = is_step_open and process.kind in TRAINING_KINDS and process.state == "waiting"
     return replace(process, state="working") if is_training else process
 
 
 def _measure_rate(beat: Beat) -> float | None:
-    if beat.before is None or beat.heartbeat.beat_at_ms <= beat.before.beat_at_ms:
+    if beat.previous is None or beat.heartbeat.beat_at_ms <= beat.previous.beat_at_ms:
         return None
-    spent_ms, work = beat.heartbeat.beat_at_ms - beat.before.beat_at_ms, beat.heartbeat.work - beat.before.work
+    spent_ms, work = beat.heartbeat.beat_at_ms - beat.previous.beat_at_ms, beat.heartbeat.work - beat.previous.work
     return None if work < 0 else work / spent_ms * 1000  # a worker's part that begins again counts from 0
 
 
@@ -157,6 +157,7 @@ def find_silent(processes: Sequence[ProcessHealth], beats: Sequence[Beat]) -> It
 
 
 def _replaces(candidate: tuple[int, ProcessHealth], process: ProcessHealth, taken_ms: int) -> bool:
+    """Say whether a candidate began after the last beat of a process, which was taken at `taken_ms`."""
     started_ms, later = candidate
     return later.kind == process.kind and started_ms > taken_ms
 
@@ -193,19 +194,19 @@ def find_process_problems(process: ProcessHealth, limits: AlarmLimits) -> Iterab
 
 def find_low_disks(processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
     """Yield each host whose disk is low, once."""
-    low = {}
+    low_disk_by_host = {}
     for process in processes:
         free, total = process.disk_free_bytes, process.disk_total_bytes
         if process.is_alive and free is not None and total and is_disk_low(free, total):
-            low[process.host] = (free, total)
-    for host, (free, total) in low.items():
+            low_disk_by_host[process.host] = (free, total)
+    for host, (free, total) in low_disk_by_host.items():
         what = f"{free / 2**30:.2f} of {total / 2**30:.0f} GiB are free on {host}"
         yield Problem("disk", host, what, f"free some, before writers stop; {RUNBOOK}#disk")
 
 
-def is_disk_low(free: int, total: int) -> bool:
+def is_disk_low(free_bytes: int, total_bytes: int) -> bool:
     """Say whether so little room is left that writers will stop."""
-    return free < min(LOW_BYTES, LOW_SHARE * total)
+    return free_bytes < min(LOW_BYTES, LOW_SHARE * total_bytes)
 
 
 def find_unread_beats(unread_beats: Mapping[str, int], now_ms: int) -> Iterable[Problem]:

@@ -1,4 +1,4 @@
-"""The events of one closed episode to its trajectory.
+"""The events of one closed episode → its trajectory.
 
 Events of a writer keep their order; writers are merged by event time. Nothing here knows how the events arrived.
 
@@ -31,15 +31,18 @@ from rollbus.schemas.records.trajectories import Reward, ToolResult, Trajectory,
 from rollbus.streams.stages.assembly.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
+NOT_CAPTURED = "not_captured"
+"""As producers write it: the reason of a turn whose call was seen without its tokens."""
 CONVERSATION = "conversation"
 """Label of an episode that is part of a conversation: its id."""
 MOST_CHARACTERS = 4_000
 """Of a question, and of an answer, that are kept for as long as their episode's next turn may come."""
 _MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
 
-_turn = copier(TurnRecorded, Turn, "trainable", "untrainable_reason")
-_tool = copier(ToolCalled, ToolResult)
-_trajectory = copier(
+# The fields that a turn, a tool result and a trajectory share with their events are copied by name; others are named.
+_make_turn = copier(TurnRecorded, Turn, "trainable", "untrainable_reason")
+_make_tool_result = copier(ToolCalled, ToolResult)
+_make_trajectory = copier(
     EpisodeStarted,
     Trajectory,
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
@@ -47,8 +50,6 @@ _trajectory = copier(
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
     *("trainable", "untrainable_reason", "is_rewarded_after", "partial", "config_hash", "principal"),
 )
-"""What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
-NOT_CAPTURED = "not_captured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +75,21 @@ def build(
 ) -> Trajectory | None:
     """Return the trajectory; None where the episode's start is missing, and with it its task."""
     ordered = in_order(events)
-    of: dict[type, list[Any]] = defaultdict(list)
+    events_by_type: dict[type, list[Any]] = defaultdict(list)
     for event in ordered:
-        of[type(event)].append(event)
-    if not of[EpisodeStarted]:
+        events_by_type[type(event)].append(event)
+    if not events_by_type[EpisodeStarted]:
         return None
-    start: EpisodeStarted = of[EpisodeStarted][0]
-    end: EpisodeEnded | None = of[EpisodeEnded][0] if of[EpisodeEnded] else None
-    turns = without_echoes(of[TurnRecorded])
-    missed = [_not_targeted(turn, config) for turn in turns]
-    problems = [miss or token_problem(turn) for turn, miss in zip(turns, missed, strict=True)]
-    targeted = [turn for turn, miss in zip(turns, missed, strict=True) if miss is None]
-    reason = _untrainable(turns, targeted, problems, config, closing)
+    start: EpisodeStarted = events_by_type[EpisodeStarted][0]
+    end: EpisodeEnded | None = next(iter(events_by_type[EpisodeEnded]), None)
+    turns = without_echoes(events_by_type[TurnRecorded])
+    targeted = [turn for turn in turns if _is_targeted(turn, config)]
+    problems = [token_problem(turn) if _is_targeted(turn, config) else NOT_TARGETED for turn in turns]
+    reason = _find_problem(turns, targeted, problems, config, closing)
     prompt = next((turn.prompt_token_ids for turn in targeted if turn.prompt_token_ids), None)
-    opening = messages_hash(map(_plain, turns[0].added_messages)) if turns else ""
+    opening = messages_hash(map(_to_plain, turns[0].added_messages)) if turns else ""
     times = [event.occurred_at_ms for event in ordered if type(event) is not RewardReported]
-    return _trajectory(
+    return _make_trajectory(
         start,
         trajectory_id=trajectory_id(start.episode_id),
         group_hint=group_hint(
@@ -102,10 +102,10 @@ def build(
         closed_by="ended" if end else "pause" if _is_paused(ordered) else "inactivity",
         stop_reason=end.stop_reason if end else None,
         turns=tuple(
-            _turn(turn, trainable=problem is None, untrainable_reason=problem)
+            _make_turn(turn, trainable=problem is None, untrainable_reason=problem)
             for turn, problem in zip(turns, problems, strict=True)
         ),
-        tools=tuple(map(_tool, of[ToolCalled])) if config.include_tool_calls else (),
+        tools=tuple(map(_make_tool_result, events_by_type[ToolCalled])) if config.include_tool_calls else (),
         rewards=rewards,
         histories=merge((index, turn) for index, turn in enumerate(turns) if problems[index] is None),
         opening_hash=opening,
@@ -114,7 +114,7 @@ def build(
         trainable=reason is None,
         untrainable_reason=reason,
         is_rewarded_after=_is_rewarded_after(ordered, rewards),
-        partial=_partial(of[WriterClosed], closing),
+        partial=_list_losses(events_by_type[WriterClosed], closing),
         config_hash=config_hash,
         principal=closing.principal,
     )
@@ -152,9 +152,12 @@ def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> b
     return False
 
 
-def _partial(writers_closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
+def _list_losses(writers_closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
+    """Return why events of the episode are missing: what its writers reported, and gaps in what came."""
     reasons = {name for writer in writers_closed for name in writer.partial}
-    return tuple(sorted(reasons | {DropReason.MISSING_EVENTS.value} if closing.holes else reasons))
+    if closing.holes:
+        reasons.add(DropReason.MISSING_EVENTS.value)
+    return tuple(sorted(reasons))
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
@@ -179,13 +182,14 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     return ordered
 
 
-def _untrainable(
+def _find_problem(
     turns: Sequence[TurnRecorded],
     targeted: Sequence[TurnRecorded],
     problems: Sequence[str | None],
     config: AssemblyConfig,
     closing: Closing,
 ) -> str | None:
+    """Return why nothing of an episode can be trained; None if a turn can. `problems` are those of each turn."""
     if closing.holes:
         return DropReason.MISSING_EVENTS.value
     if not turns:
@@ -199,32 +203,30 @@ def _untrainable(
     return next(problem for problem in problems if problem != NOT_TARGETED)
 
 
-def _not_targeted(turn: TurnRecorded, config: AssemblyConfig) -> str | None:
+def _is_targeted(turn: TurnRecorded, config: AssemblyConfig) -> bool:
     if config.target_functions and turn.function not in config.target_functions:
-        return NOT_TARGETED
-    if config.target_model is not None and turn.model.partition("@")[0] != config.target_model:
-        return NOT_TARGETED
-    return None
+        return False
+    return config.target_model is None or turn.model.partition("@")[0] == config.target_model
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _to_plain(message: Message) -> dict[str, Any]:
     return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
 
 
 def without_echoes(turns: Sequence[TurnRecorded]) -> Sequence[TurnRecorded]:
-    """Return the turns in their order, each answer once."""
-    echoes = {_answer(turn): turn for turn in turns if turn.untrainable_reason == NOT_CAPTURED and turn.response_id}
+    """Return the turns in their order, each answer once: a turn with tokens takes the place of its echoes."""
+    echoes = {_answer_key(turn): turn for turn in turns if turn.untrainable_reason == NOT_CAPTURED and turn.response_id}
     if not echoes:
         return turns
-    captured = {_answer(turn) for turn in turns if turn.untrainable_reason != NOT_CAPTURED}
+    captured = {_answer_key(turn) for turn in turns if turn.untrainable_reason != NOT_CAPTURED}
     return [
-        _with_echo(turn, echoes.get(_answer(turn)))
+        _with_echo(turn, echoes.get(_answer_key(turn)))
         for turn in turns
-        if turn.untrainable_reason != NOT_CAPTURED or _answer(turn) not in captured
+        if turn.untrainable_reason != NOT_CAPTURED or _answer_key(turn) not in captured
     ]
 
 
-def _answer(turn: TurnRecorded) -> tuple[str | None, int]:
+def _answer_key(turn: TurnRecorded) -> tuple[str | None, int]:
     return turn.response_id, turn.choice
 
 

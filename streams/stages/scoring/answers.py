@@ -29,7 +29,7 @@ from rollbus.streams.rewards.contract import (
     plain_hint,
 )
 from rollbus.streams.rewards.registry import Registry, function_of
-from rollbus.streams.stages.scoring.threads import ScoringThreads
+from rollbus.streams.stages.scoring.threads import CallThreads
 
 MAX_ERROR_CHARACTERS = 2_000
 """Limit on an error in a score: its text may hold the whole input of the function."""
@@ -75,7 +75,7 @@ class Asker:
     def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
         """With a `retry_s` of 0 a failed function is called again at once: for functions that do not ask a model."""
         self._registry, self._ask, self._retry_s = registry, ask, retry_s
-        self._threads = ScoringThreads("reward")
+        self._threads = CallThreads("reward")
         self._abandoned: set[asyncio.Task[ComponentAnswer]] = set()
         """Abandoned calls that have not ended."""
         self.answered = 0

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 MAX_HUNG = 64
+"""Each keeps its thread until it returns; so many are a function that hangs whenever it is called."""
 T = TypeVar("T")
 
 
-class ScoringThreads:
-    """Starts a daemon thread per call; all calls of a process share it, and its limit."""
+class CallThreads:
+    """Starts a daemon thread per call; `name` is that of the threads. Its calls share one limit."""
 
     def __init__(self, name: str, most_hung: int = MAX_HUNG) -> None:
         self._name, self._most_hung = name, most_hung
@@ -22,7 +23,7 @@ class ScoringThreads:
         """Abandoned calls that have not returned."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return what a function returns; raises what it raises, of any class."""
+        """Return what a function returns; raises what it raises, of any class, or RuntimeError where too many hang."""
         if self.hung >= self._most_hung:
             raise RuntimeError(f"{self.hung} calls hang already; restart the worker and correct the function")
         loop = asyncio.get_running_loop()

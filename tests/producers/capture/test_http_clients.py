@@ -73,6 +73,18 @@ def test_an_answer_is_a_turn_and_looks_untouched(
 
 
 @pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_request_in_any_encoding_of_json_is_answered_and_recorded(
+    recorder: Recorder, sink: MemorySink, model: ModelServer, name: str, encoding: str
+) -> None:
+    with module_of(name).Client() as http, recorder.episode(task="t"):
+        response = http.post(f"{model.url}/v1/chat/completions", content=json.dumps(ASK).encode(encoding))
+        assert response.json() == answer_to(ASK)
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+
+
+@pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("headers", [{}, GZIP], ids=["plain", "gzip"])
 @pytest.mark.parametrize("read", ["iter_raw", "iter_bytes", "read"])
 def test_a_stream_is_a_turn_and_looks_untouched(

@@ -32,7 +32,7 @@ from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.producers.integrations.openai_agents import RollbusHooks
 from rollbus.producers.integrations.patch_at_import import PatchAtImport
-from rollbus.producers.integrations.patches import Library, Wish
+from rollbus.producers.integrations.patches import Library, PatchOptions
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock, turns_of
@@ -315,7 +315,7 @@ def agents_model(server: AgentServer) -> OpenAIChatCompletionsModel:
 
 
 def test_a_patch_that_fails_leaves_its_library_as_it_was(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(wish: Wish, stack: ExitStack) -> None:
+    def half(options: PatchOptions, stack: ExitStack) -> None:
         stack.callback(setattr, openai, "rollbus_was_here", False)
         monkeypatch.setattr(openai, "rollbus_was_here", True, raising=False)
         raise AttributeError("a version that is made differently")

@@ -43,7 +43,7 @@ def drain_spool(spool: Spool) -> list[Outbound]:
     """All records in order; the spool is empty then."""
     records = []
     while spool:
-        records += spool.oldest()
+        records += spool.read_oldest()
         spool.discard_oldest()
     return records
 
@@ -161,7 +161,7 @@ def test_a_fork_while_a_segment_is_being_closed_leaves_the_folder_free(
             spool.after_fork()  # what a child does that is forked now
 
     monkeypatch.setattr(os, "close", close_and_fork)
-    spool.oldest()
+    spool.read_oldest()
     monkeypatch.undo()
     assert len(closed) == len(set(closed))
     successor = make(tmp_path, "next")

@@ -19,7 +19,7 @@ from rollbus.streams.replay.kafka.source import read_whole
 from rollbus.streams.stages.assembly.rewards import TakenReport, standing
 from rollbus.ui.actions import Commands
 from rollbus.ui.page_questions import Asking
-from rollbus.ui.page_reports import Acting
+from rollbus.ui.page_reports import PageReports
 from rollbus.ui.sessions import PageJudge
 from tests.services.clickhouse.sink_fixtures import create_topics, run_until_written, sink_settings
 from tests.services.streams.fixtures import stream_settings
@@ -40,13 +40,13 @@ KEYS = Signing.model_validate({"owner": "of the owner" * 4, "principals": "of pr
 async def test_verdicts_and_members_reach_the_tables_that_the_page_reads(settings: SinkSettings) -> None:
     await create_topics(settings)
     clock = iter(range(1_767_225_600_000, 1_767_225_700_000))
-    acting = Acting(settings.kafka, settings.namespace, lambda: next(clock), signing=KEYS)
+    page_reports = PageReports(settings.kafka, settings.namespace, lambda: next(clock), signing=KEYS)
     given = {"episode_id": "e1", "value": 0.5, "name": "thumbs", "comment": "well done"}
-    first = await acting.report(ANN, given)
-    second = await acting.report(ANN, given | {"value": 1.0, "comment": None})
-    of_another = await acting.report(BOB, given)
+    first = await page_reports.report(ANN, given)
+    second = await page_reports.report(ANN, given | {"value": 1.0, "comment": None})
+    of_another = await page_reports.report(BOB, given)
     for change in (member("t1"), member("t2"), member("t2", is_member=False), member("t3", "other")):
-        await acting.change_member(change)
+        await page_reports.change_member(change)
     await run_until_written(settings)
     rows = ask(
         settings.clickhouse,
@@ -65,9 +65,9 @@ async def test_verdicts_and_members_reach_the_tables_that_the_page_reads(setting
 
 async def test_each_judges_newest_verdict_is_in_force(settings: SinkSettings) -> None:
     await create_topics(settings)
-    acting = Acting(settings.kafka, settings.namespace, signing=KEYS)
+    page_reports = PageReports(settings.kafka, settings.namespace, signing=KEYS)
     for judge, value in (("ann", 0.0), ("bob", 0.5), ("ann", 1.0), ("cid", 0.25), ("cid", None)):
-        await acting.report(PageJudge(judge, is_owner=judge != "bob"), {"episode_id": "e1", "value": value})
+        await page_reports.report(PageJudge(judge, is_owner=judge != "bob"), {"episode_id": "e1", "value": value})
     topic = EPISODE_EVENTS.full_name(settings.namespace)
     stream = stream_settings(settings.kafka.bootstrap_servers, settings.namespace)
     async with aclosing(read_whole(stream, EPISODE_EVENTS)) as raws:
@@ -99,4 +99,6 @@ async def test_an_action_is_audited_with_its_person_and_reason(settings: SinkSet
 async def test_an_absent_kafka_is_named_without_a_claim_to_have_written() -> None:
     port = find_free_port()
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
-        await Acting(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"), "rollbus.").change_member(member("t1"))
+        await PageReports(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"), "rollbus.").change_member(
+            member("t1")
+        )

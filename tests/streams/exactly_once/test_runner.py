@@ -122,8 +122,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             if key != position_row(0)[0]:
                 apply(key, value)
         row = broker.changelog.get(changelog.POSITION_KEY)
-        mark = changelog._position(row)[1] if row is not None else None
-        return changelog.Restored(broker.committed, len(broker.changelog), mark)
+        mark = changelog._parse_position(row)[1] if row is not None else None
+        return changelog.RestoredState(broker.committed, len(broker.changelog), mark)
 
     async def partition_count(producer: Any, topic: str) -> int:
         return 1
@@ -234,7 +234,7 @@ async def test_a_position_without_a_mark_is_taken_as_it_is_and_gets_one(
             await until(lambda: broker.committed == 9)
     row = broker.changelog[changelog.POSITION_KEY]
     assert row is not None
-    position, mark = changelog._position(row)
+    position, mark = changelog._parse_position(row)
     assert (position, mark and (mark.topic_id, mark.last_offset)) == (9, ("topic", 8))
 
 
@@ -473,8 +473,8 @@ async def test_records_that_retention_took_are_never_stepped_over(
     """A stage that fails from its first batch on, or a worker that stands still, may do so for longer than a week."""
     broker.committed, broker.owner, broker.first = committed, owner, 9
 
-    async def restore(*_: Any) -> changelog.Restored:
-        return changelog.Restored(described, 0)
+    async def restore(*_: Any) -> changelog.RestoredState:
+        return changelog.RestoredState(described, 0)
 
     async def claim(self: Host, partition: Partition, claimed: Committed) -> None:
         broker.committed, broker.owner = claimed.offset, claimed.note

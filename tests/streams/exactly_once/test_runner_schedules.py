@@ -349,16 +349,16 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def restore(
         settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
-    ) -> changelog.Restored:
+    ) -> changelog.RestoredState:
         world = WORLD.get()
         rows, described = list(world.broker.changelogs[task_of(partition)]), None
         for key, value in rows:
             if key == POSITION_KEY and value is not None:
-                described = changelog._position(value)[0]
+                described = changelog._parse_position(value)[0]
             else:
                 apply(key, value)
         await world.turn()
-        return changelog.Restored(described, len(rows))
+        return changelog.RestoredState(described, len(rows))
 
     async def partition_count(producer: Producer, topic: str) -> int:
         return PARTITIONS

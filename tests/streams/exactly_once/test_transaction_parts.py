@@ -18,7 +18,7 @@ from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS
 from rollbus.streams.exactly_once.batch import Batch, Partition
-from rollbus.streams.exactly_once.changelog import agreed_position
+from rollbus.streams.exactly_once.changelog import require_agreed_position
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.processing import CACHED, Processed, StagePartition
 from rollbus.streams.state.stage import Incoming, Outgoing, PureAsEffects
@@ -239,9 +239,9 @@ def test_keys_go_where_every_kafka_client_sends_them() -> None:
 
 def test_a_changelog_that_differs_from_its_offset_is_refused_with_both() -> None:
     place = {"topic": "c", "partition": 0, "group": "g", "stage": "counter"}
-    assert agreed_position(5, Committed(5, "me"), **place) == 5  # type: ignore[arg-type]
+    assert require_agreed_position(5, Committed(5, "me"), **place) == 5  # type: ignore[arg-type]
     with pytest.raises(DataLossError, match=r"position 4.*committed 5.*`rollbus worker accept-loss counter`"):
-        agreed_position(4, Committed(5, "me"), **place)  # type: ignore[arg-type]
+        require_agreed_position(4, Committed(5, "me"), **place)  # type: ignore[arg-type]
 
 
 class TickStage:

@@ -20,7 +20,7 @@ from rollbus.schemas.topics import SCORES
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
-from rollbus.streams.stages.scoring.threads import MAX_HUNG, ScoringThreads
+from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
 from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS, make_config, make_trajectory
 from tests.stepper import Stepper, of_topic, reasons
@@ -286,7 +286,7 @@ async def test_calls_of_many_partitions_are_not_taken_for_hanging_ones() -> None
 
 
 async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> None:
-    threads, release = ScoringThreads("given-up", most_hung=2), threading.Event()
+    threads, release = CallThreads("given-up", most_hung=2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(threads.call(release.wait), 0.01)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.topics import Topic
 from rollbus.streams.state.table import NO_TICK
-from rollbus.streams.state.watermarks import Holder, Hop, Watermarks, hops, in_full, shortened
+from rollbus.streams.state.watermarks import Holder, Hop, Watermarks, hops, to_spans, to_ticks
 
 PARTITIONS = 2
 
@@ -108,4 +108,4 @@ def test_a_run_that_was_removed_holds_up_nothing() -> None:
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(NO_TICK, 3)))
 def test_a_shortened_report_can_be_restored(ticks: dict[int, int]) -> None:
-    assert in_full(shortened(ticks)) == ticks
+    assert to_ticks(to_spans(ticks)) == ticks

@@ -264,7 +264,7 @@ async def test_the_passed_ticks_of_other_workers_are_kept(monkeypatch: pytest.Mo
     log = Log(monkeypatch)
     rows = TickerLog(SETTINGS)
     for process, partitions in (("one", (0, 1)), ("two", (2, 3))):
-        log.rows.append(rows.passed_row(process, {"alias": dict.fromkeys(partitions, 0)}))
+        log.rows.append(rows.report_row(process, {"alias": dict.fromkeys(partitions, 0)}))
     ticker = await ticker_on(SETTINGS, *CONFIGS)
     await pulse(ticker)
     assert log.ticks("episode-events") == [0]

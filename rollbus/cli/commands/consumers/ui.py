@@ -36,7 +36,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.ui.app import make_app
     from rollbus.ui.door import page_door, page_token
     from rollbus.ui.page_questions import Asking
-    from rollbus.ui.page_reports import Acting
+    from rollbus.ui.page_reports import PageReports
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 
@@ -55,7 +55,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
             Asking(settings.clickhouse, settings.namespace, {run.run_id: run.model for run in settings.runs}),
             namespace=settings.namespace,
             texts=texts,
-            acting=Acting(settings.kafka, settings.namespace, signing=settings.signing),
+            reports=PageReports(settings.kafka, settings.namespace, signing=settings.signing),
             sessions=sessions,
             commands=Commands(() if config is None else ("--config", str(config))),
             lags=LagOfGroups(settings.kafka, settings.namespace).ask,

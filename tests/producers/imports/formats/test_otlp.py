@@ -122,6 +122,20 @@ def test_events_that_come_as_log_records_belong_to_their_span() -> None:
     assert Read("otlp", [logs, request_of([span])]).texts() == [(["user"], "hello")]
 
 
+def test_log_records_without_a_span_of_their_trace_are_counted() -> None:
+    record = {"traceId": "ab" * 16, "timeUnixNano": str(START_NS), "eventName": "gen_ai.user.message"}
+    records = [record | {"body": otlp_value({"content": "hi"})}, record | {"spanId": f"{9:016x}"}]
+    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
+    assert Read("otlp", [logs, request_of([make_span(1, **ASKED)])]).unmapped["otlp.log without its span"] == 2
+
+
+@pytest.mark.parametrize("digits", ["--5", "9" * 5000])
+def test_a_whole_number_that_is_none_is_no_value(digits: str) -> None:
+    span = make_span(1, **ASKED)
+    span["attributes"].append({"key": "gen_ai.usage.input_tokens", "value": {"intValue": digits}})
+    assert Read("otlp", [request_of([span])]).turns[0].prompt_tokens is None
+
+
 def test_tool_calls_their_results_and_the_tools_offered_are_kept() -> None:
     call_messages = [
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "search", "arguments": {"q": "x"}}]}

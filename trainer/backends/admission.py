@@ -1,17 +1,17 @@
-"""The last check of a batch before it trains: which trajectories can be trained, and why the others cannot.
+"""The last check of a batch before it trains: which trajectories can be trained, why the others cannot, and the result.
 
 Pure. The trainer's own door has refused most of this already; other clients submit too. ART would train on it in
 silence, fail the whole call, or write weights full of NaN.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
-from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, TurnTokens
 
 ROUNDING = 1e-9
 """Rewards of a group that differ by no more than this share of their size are equal: they differ by rounding."""
@@ -59,6 +59,28 @@ def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -
         if trajectory.group_id in silent:
             dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
     return Admitted(tuple(candidate for candidate in candidates if candidate.group_id not in silent), dropped)
+
+
+def make_result(
+    request: TrainRequest, admitted: Admitted, version: int, metrics: Mapping[str, float], checkpoint: str
+) -> TrainResult:
+    """Return the result of a batch that made a version."""
+    return TrainResult(
+        request.batch_hash,
+        request.base_version,
+        version,
+        "completed",
+        trained_ids=tuple(trajectory.trajectory_id for trajectory in admitted.trajectories),
+        dropped=admitted.dropped,
+        metrics={**metrics, "trajectories_trained": float(len(admitted.trajectories))},
+        checkpoint=checkpoint,
+    )
+
+
+def make_skipped_result(request: TrainRequest, admitted: Admitted) -> TrainResult:
+    """Return the result of a batch of which nothing could be trained."""
+    base = request.base_version
+    return TrainResult(request.batch_hash, base, base, "skipped", (), admitted.dropped, metrics={}, checkpoint="")
 
 
 def find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.schemas.errors import RecordError, RejectedError
+from rollbus.schemas.errors import RecordError, RejectedError, describe_error
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
-from rollbus.trainer.backends.outcomes import describe
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 TOKEN_PREFIX = "token_id:"
@@ -59,7 +58,9 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> TrainCall:
             try:
                 trajectories.append(_trajectory(name, str(group), trajectory, prompts))
             except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
-                raise RejectedError(f"trajectory {name} (group-member) cannot be read: {describe(error)}") from error
+                raise RejectedError(
+                    f"trajectory {name} (group-member) cannot be read: {describe_error(error)}"
+                ) from error
     prompts.check_not_mixed()
     return TrainCall(tuple(trajectories), prompts.rendered)
 

@@ -19,10 +19,9 @@ from rollbus.trainer.art_server.control.old_bodies import describe_step
 from rollbus.trainer.art_server.control.old_config import read_client_config
 from rollbus.trainer.art_server.learner.art_advantages import make_art_sequences
 from rollbus.trainer.art_server.learner.torch_service import Provenance, StepPlan, TorchService
-from rollbus.trainer.backends.admission import Admitted
+from rollbus.trainer.backends.admission import Admitted, make_result
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.model_settings import ServiceSettings
-from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, WeightsVersion
 from rollbus.trainer.backends.sequences import TokenSequence, make_sequences, scale_advantages, weigh_trajectories
 from rollbus.trainer.backends.wire import from_json, to_json
@@ -204,7 +203,7 @@ class ArtSession:
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
             seconds = {"update_seconds": time.monotonic() - began}
             checkpoint = str(self.service.store.path(version))
-            result = completed(request, admitted, version, {**metrics, **seconds}, checkpoint)
+            result = make_result(request, admitted, version, {**metrics, **seconds}, checkpoint)
             return {
                 "version": version,
                 "parent": request.base_version,

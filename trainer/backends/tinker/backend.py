@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.trainer.backends.admission import Admitted, Limits, admit
+from rollbus.trainer.backends.admission import Admitted, Limits, admit, make_result, make_skipped_result
 from rollbus.trainer.backends.distillation import PlaceHint, distilled, place_hints
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
-from rollbus.trainer.backends.outcomes import completed, skipped
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     TrainRequest,
@@ -155,7 +154,7 @@ class TinkerBackend(JournaledBackend):
         self.check_request(request)
         admitted = admit(request, self._limits(request.base_version), temperatures=False)
         if not admitted.trajectories:
-            self.record_result(skipped(request, admitted))
+            self.record_result(make_skipped_result(request, admitted))
             return
         result = await self._find_saved_batch(request) or await self._make_step(request, admitted, began_s)
         if request.serve:
@@ -176,7 +175,7 @@ class TinkerBackend(JournaledBackend):
         try:
             metrics = await self._train_run(run, request, admitted)
             metrics["update_seconds"] = time.monotonic() - began_s
-            result = completed(request, admitted, self.next_version(), metrics, "")
+            result = make_result(request, admitted, self.next_version(), metrics, "")
             name = f"rollbus-{request.batch_hash}"
             self._record({"kind": "saving", "run_id": run.run_id, "name": name, "result": to_json(result)})
             result = replace(result, checkpoint=await run.save_state(name))

@@ -88,7 +88,6 @@ PURE: Mapping[str, Room] = {
     "trainer/grpo": Room(
         ("trainer/grpo/*.py",),
         ("schemas/records", "trainer/backends/protocol"),
-        but_not=("trainer/grpo/__init__.py",),
     ),
     "trainer/ledger": Room(
         (

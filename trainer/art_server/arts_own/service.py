@@ -14,13 +14,15 @@ from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.arts_own.engine import internal_config, lora_config, server_config, update_arguments
 from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend
-from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE, read_provenance, write_json
+from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE, Provenance, read_provenance, write_json
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import SequenceLimits, read_limits
 from rollbus.trainer.backends.art_terms.groups import art_groups
 from rollbus.trainer.backends.model_settings import PROJECT, ArtEngine, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
+from rollbus.trainer.backends.sequences import scale_advantages
+from rollbus.trainer.grpo.aggregation import reward_scale
 
 
 class ArtOwnService:
@@ -55,14 +57,16 @@ class ArtOwnService:
             self.note(0, {"version": 0, "parent": None, "base_model": settings.base_model.name})
 
     async def train(
-        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory]
-    ) -> tuple[int, dict[str, float]]:
-        """Call ART's `train` once; return the new version and the step's metrics.
+        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory], provenance: Provenance
+    ) -> None:
+        """Call ART's `train` once, note what made the new version, and serve it.
 
         RejectedError if ART found nothing to train. UnavailableError if its service failed: it was started again.
         """
+        scale = reward_scale(request.config.advantage_scale, [trajectory.reward for trajectory in trajectories])
+        trajectories = scale_advantages(trajectories, scale)
         given = request.config.advantages == "given"
-        self._backend.given = GivenBatch(tuple(trajectories), request.config.aggregation) if given else None
+        self._backend.given = GivenBatch(trajectories, request.config.aggregation) if given else None
         arguments = update_arguments(request.config, self._engine)
         try:
             trained = await self._backend.train(
@@ -81,7 +85,8 @@ class ArtOwnService:
             self._backend.given = None
         if not trained.metrics.get(TRAIN_GRADIENT_STEPS_KEY):
             raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
-        return trained.step, trained.metrics
+        self.note(trained.step, provenance(trained.step, trained.metrics))
+        self.serve(trained.step)
 
     async def follow(
         self, request: TrainRequest, config: Mapping[str, Any], dev_config: Any

@@ -35,7 +35,7 @@ from rollbus.trainer.backends.tinker.figures import require_agreement, require_f
 from rollbus.trainer.backends.tinker.sequences import make_loss_sequences, make_optimizer
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo.advantage_scale import reward_scale
+from rollbus.trainer.grpo.aggregation import reward_scale
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
 from rollbus.trainer.backends.sequences import SampledSpan, TokenSequence, make_sequences, weigh_trajectories
 from rollbus.trainer.backends.tinker.service import AdamSettings, LossName, LossSequence, ServiceLoss
-from rollbus.trainer.grpo.advantage_scale import reward_scale
-from rollbus.trainer.grpo.aggregation import divisor
+from rollbus.trainer.grpo.aggregation import divisor, reward_scale
 
 LOSSES: dict[str, LossName] = {
     "importance_sampling": "importance_sampling",

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.records.tokens import token_count
-from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
-from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.grpo.aggregation import Aggregation, batch_scale, token_weight
 
 FLOOR = 1e-6
 EQUAL = 1e-12
@@ -131,6 +131,13 @@ def weigh_trajectories(trajectories: Sequence[TrainTrajectory], aggregation: Agg
         )
         for trajectory in trajectories
     }
+
+
+def find_reward_scale(trajectories: Iterable[TrainTrajectory], config: TrainConfig) -> float:
+    """Return what advantages by rewards are multiplied by."""
+    if config.advantage_scale == "none":
+        return 1.0
+    return batch_scale([trajectory.reward for trajectory in trajectories])
 
 
 def scale_advantages(trajectories: Sequence[TrainTrajectory], scale: float) -> tuple[TrainTrajectory, ...]:

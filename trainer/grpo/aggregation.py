@@ -38,11 +38,6 @@ def divisor(aggregation: Aggregation, *, tokens: int, sequences: int, constant_t
     return float(sequences * constant_tokens)
 
 
-def reward_scale(kind: str, rewards_K: Sequence[float]) -> float:
-    """Return what advantages by rewards are multiplied by, for a setting of `advantage_scale`."""
-    return batch_scale(rewards_K) if kind == "batch_std" else 1.0
-
-
 def batch_scale(rewards_K: Sequence[float]) -> float:
     """Return what every advantage of the batch is multiplied by; 1 / STD_FLOOR for rewards that are all equal."""
     mean = math.fsum(rewards_K) / len(rewards_K)

@@ -21,8 +21,7 @@ from rollbus.trainer.art_server.model.config import SequenceLimits, read_limits
 from rollbus.trainer.backends.art_terms.groups import art_groups
 from rollbus.trainer.backends.model_settings import PROJECT, ArtEngine, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
-from rollbus.trainer.backends.sequences import scale_advantages
-from rollbus.trainer.grpo.aggregation import reward_scale
+from rollbus.trainer.backends.sequences import find_reward_scale, scale_advantages
 
 
 class ArtOwnService:
@@ -63,8 +62,7 @@ class ArtOwnService:
 
         RejectedError if ART found nothing to train. UnavailableError if its service failed: it was started again.
         """
-        scale = reward_scale(request.config.advantage_scale, [trajectory.reward for trajectory in trajectories])
-        trajectories = scale_advantages(trajectories, scale)
+        trajectories = scale_advantages(trajectories, find_reward_scale(trajectories, request.config))
         given = request.config.advantages == "given"
         self._backend.given = GivenBatch(trajectories, request.config.aggregation) if given else None
         arguments = update_arguments(request.config, self._engine)

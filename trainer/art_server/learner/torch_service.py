@@ -37,12 +37,12 @@ from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSetting
 from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest, TrainTrajectory
 from rollbus.trainer.backends.sequences import (
     TokenSequence,
+    find_reward_scale,
     make_art_sequences,
     make_sequences,
     scale_advantages,
     weigh_trajectories,
 )
-from rollbus.trainer.grpo.aggregation import reward_scale
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class TorchService:
     ) -> None:
         """Make the next version of a batch; RejectedError if no advantage is left of what was admitted."""
         config, figures = request.config, dict[str, float]()
-        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in trajectories])
+        scale = find_reward_scale(trajectories, config)
         if config.advantages == "art":
             sequences = make_art_sequences(trajectories)
         else:

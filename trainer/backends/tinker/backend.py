@@ -31,11 +31,11 @@ from rollbus.trainer.backends.protocol import (
     Versions,
     WeightsVersion,
 )
+from rollbus.trainer.backends.sequences import find_reward_scale
 from rollbus.trainer.backends.tinker.figures import require_agreement, require_finite, step_metrics
 from rollbus.trainer.backends.tinker.sequences import make_loss_sequences, make_optimizer
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo.aggregation import reward_scale
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ class TinkerBackend(JournaledBackend):
         finally:
             await sampler.close()
         logprobs = [score[-len(hinted.completion) :] for hinted, score in zip(hinted_turns, scores, strict=True)]
-        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in admitted.trajectories])
+        scale = find_reward_scale(admitted.trajectories, config)
         trained, figures = distilled(admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale)
         return trained, {**figures, "distill_seconds": time.monotonic() - began_s}
 

@@ -67,7 +67,7 @@ def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -
     given, distill = request.config.advantages == "given", request.config.distill
     by_hints_alone = distill is not None and not distill.reward_weight
     for trajectory in request.trajectories:
-        if (reason := find_refusal(trajectory, limits, tempered=given and temperatures)) is not None:
+        if (reason := _find_refusal(trajectory, limits, tempered=given and temperatures)) is not None:
             dropped[trajectory.trajectory_id] = reason
         elif by_hints_alone and not any(turn.hint for turn in trajectory.turns):
             dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
@@ -106,7 +106,7 @@ def make_skipped_result(request: TrainRequest, admitted: Admitted) -> TrainResul
     return TrainResult(request.batch_hash, base, base, "skipped", (), admitted.dropped, metrics={}, checkpoint="")
 
 
-def find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:
+def _find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:
     """Return the reason code why this trajectory cannot be trained, if there is one.
 
     `tempered` is False if the update cannot divide logits by a temperature: ART's own packing does not carry it.

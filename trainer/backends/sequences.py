@@ -118,19 +118,13 @@ def make_art_sequences(
 
 def weigh_trajectories(trajectories: Sequence[TrainTrajectory], aggregation: Aggregation) -> dict[str, float]:
     """Return the weight of each trajectory's tokens, by its id, before they are brought to mean 1."""
-    tokens_by_id = count_tokens(trajectories)
-    tokens_by_group: dict[str, int] = {}
-    for trajectory in trajectories:
-        tokens = tokens_by_id[trajectory.trajectory_id]
-        tokens_by_group[trajectory.group_id] = tokens_by_group.get(trajectory.group_id, 0) + tokens
-    return {
-        trajectory.trajectory_id: token_weight(
-            aggregation,
-            trajectory_tokens=tokens_by_id[trajectory.trajectory_id],
-            group_tokens=tokens_by_group[trajectory.group_id],
-        )
-        for trajectory in trajectories
-    }
+    weight_by_id = {}
+    for members in group_trajectories(trajectories).values():
+        tokens_by_id = count_tokens(members)
+        of_group = sum(tokens_by_id.values())
+        for name, tokens in tokens_by_id.items():
+            weight_by_id[name] = token_weight(aggregation, trajectory_tokens=tokens, group_tokens=of_group)
+    return weight_by_id
 
 
 def find_reward_scale(trajectories: Iterable[TrainTrajectory], config: TrainConfig) -> float:

@@ -6,7 +6,6 @@ again by the weights that they name, before a gradient is made: those of the ste
 a source that only sent turns of older versions once, by their checkpoint.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -17,8 +16,6 @@ from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.admission import UNKNOWN_CAUSE, Agreement, describe_disagreement, is_cut, name_cut
 from rollbus.trainer.backends.protocol import TurnTokens
-
-logger = logging.getLogger(__name__)
 
 FIRST_TURNS, LATER_TURNS = 8, 1
 """Of a source that is new, and of one that agreed before, which is to cost less than two in a hundred of a step."""

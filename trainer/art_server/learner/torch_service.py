@@ -1,7 +1,6 @@
 """Our model service: it serves the versions of one model, and makes the next one of the sequences of a batch."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +42,6 @@ from rollbus.trainer.backends.sequences import (
     scale_advantages,
     weigh_trajectories,
 )
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 4096
 """Of a model that could go further: each row reserves room for so many."""

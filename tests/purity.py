@@ -53,7 +53,10 @@ PURE: Mapping[str, Room] = {
     ),
     "streams/stages/delivery/evidence": Room(("streams/stages/delivery/evidence/*",)),
     "rollbus/estimates": Room(
-        tuple(f"rollbus/estimates/{name}.py" for name in ("divergence", "episode", "estimators", "expected", "overlap"))
+        tuple(
+            f"rollbus/estimates/{name}.py"
+            for name in ("divergence", "episode", "estimators", "expected_reward", "overlap")
+        )
     ),
     "streams/stages": Room(
         ("streams/stages/*",),
@@ -103,7 +106,7 @@ PURE: Mapping[str, Room] = {
         (
             *("producers/capture/surface.py", "producers/capture/chat.py", "producers/capture/chat_stream.py"),
             *("producers/capture/completions.py", "producers/capture/responses.py", "producers/capture/attributes.py"),
-            *("producers/capture/hiding.py", "producers/capture/without_tokens.py"),
+            *("producers/capture/hidden_fields.py", "producers/capture/without_tokens.py"),
         ),
         ("schemas/records", "producers/turns"),
     ),
@@ -121,7 +124,7 @@ PURE: Mapping[str, Room] = {
 }
 LEAVES: Mapping[str, tuple[str, ...]] = {
     "schemas/codec": (
-        *("schemas/codec.py", "schemas/avro/*.py", "schemas/making.py", "schemas/soundness.py"),
+        *("schemas/codec.py", "schemas/avro/*.py", "schemas/record_makers.py", "schemas/soundness.py"),
         "runtime/cancelling.py",
     ),
     "streams/rewards/registry": ("streams/rewards/registry.py",),

@@ -30,7 +30,7 @@ def test_a_vulnerability_fails_the_audit(tmp_path: Path) -> None:
     assert "PYSEC-2026-1" in completed.stdout
 
 
-def test_what_is_accepted_has_a_reason_and_is_left_out(tmp_path: Path) -> None:
+def test_an_accepted_vulnerability_has_a_reason_and_is_left_out(tmp_path: Path) -> None:
     uv, accepted = tmp_path / "uv", tmp_path / "accepted"
     uv.write_text(STAND_IN.replace("exit 1", 'echo "asked: $*"; exit 0'))
     uv.chmod(0o755)

@@ -25,7 +25,7 @@ AWAITED_CALLS = {
     "producers/proxy/app.py:_unless_gone": "gathered before it returns",
     "producers/sending/courier.py:Courier.start": "the thread logs what ends it, and sets `ended`",
     "producers/sending/courier.py:_Resolver.__init__": "each call's error goes to its future",
-    "producers/sending/terminating.py:_begin_to_end": "it ends the process",
+    "producers/sending/sigterm.py:_begin_to_end": "it ends the process",
     "rollbus/cli/replay/load.py:load_replay": "awaited at the end",
     "rollbus/cli/silence.py:watch_silence": "it writes lines on the way, and nothing is missing without them",
     "rollbus/demo/game/agents.py:Agents.run": "a task group",
@@ -107,7 +107,7 @@ async def _await_what_is_cancelled() -> None:
         (_return, False, None),
     ],
 )
-async def test_an_unasked_end_of_a_task_reaches_its_owner(
+async def test_the_unexpected_end_of_a_task_reaches_its_owner(
     work: Callable[[], Coroutine[Any, Any, None]], endless: bool, cause: str | None
 ) -> None:
     errors: list[BaseException] = []
@@ -117,7 +117,7 @@ async def test_an_unasked_end_of_a_task_reaches_its_owner(
     assert [str(error) for error in errors] == text
 
 
-async def test_the_owner_of_a_task_that_it_cancels_hears_nothing() -> None:
+async def test_an_owner_is_not_notified_of_a_task_that_it_cancels() -> None:
     errors: list[BaseException] = []
     task = start_task(asyncio.sleep(30), "clock", on_end=errors.append)
     await asyncio.sleep(0)
@@ -127,7 +127,7 @@ async def test_the_owner_of_a_task_that_it_cancels_hears_nothing() -> None:
     assert errors == []
 
 
-def test_an_unasked_end_of_a_thread_reaches_its_owner() -> None:
+def test_the_unexpected_end_of_a_thread_reaches_its_owner() -> None:
     errors: list[BaseException] = []
     start_thread(lambda: sys.exit(3), "sampler", on_end=errors.append).join()
     start_thread(lambda: None, "sampler", on_end=errors.append).join()
@@ -136,7 +136,7 @@ def test_an_unasked_end_of_a_thread_reaches_its_owner() -> None:
     assert [str(error) for error in errors] == [f"{ended}: SystemExit(3)", f"{ended}: None"]
 
 
-async def test_an_end_without_another_owner_is_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_of_a_task_without_an_owner_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     start_thread(lambda: sys.exit(3), "sampler").join()
     await asyncio.wait([start_task(_panic(), "heartbeat")])
     await asyncio.sleep(0)

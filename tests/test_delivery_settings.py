@@ -55,9 +55,7 @@ def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections:
         ),
     ],
 )
-def test_settings_of_a_delivery_that_cannot_be_meant_are_refused(
-    delivery: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_contradictory_settings_of_a_delivery_are_refused(delivery: dict[str, Any], says: str, tmp_path: Path) -> None:
     assert says in refusal(tmp_path, delivery=delivery)
 
 

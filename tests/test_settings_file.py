@@ -72,7 +72,7 @@ def test_a_secret_is_never_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
-def test_a_text_of_the_environment_is_taken_letter_by_letter(tmp_path: Path, word: str) -> None:
+def test_a_text_in_the_environment_is_taken_verbatim(tmp_path: Path, word: str) -> None:
     by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": word, "ROLLBUS_NAMESPACE": word})
     filled = load_settings(
         Example, write(tmp_path, "kafka: {password: '${WORD}'}\nnamespace: ${WORD}\n"), {"WORD": word}
@@ -82,7 +82,7 @@ def test_a_text_of_the_environment_is_taken_letter_by_letter(tmp_path: Path, wor
         assert (settings.kafka.password.get_secret_value(), settings.namespace) == (word, word)
 
 
-def test_none_can_still_be_said_in_the_environment(tmp_path: Path) -> None:
+def test_the_environment_can_set_none(tmp_path: Path) -> None:
     path = write(tmp_path, "kafka: {password: hunter2}\n")
     assert load_settings(Example, path, {"ROLLBUS_KAFKA__PASSWORD": "null"}).kafka.password is None
 
@@ -163,7 +163,7 @@ def test_a_stack_on_other_ports_is_the_one_that_is_used(tmp_path: Path) -> None:
     assert (other.kafka.bootstrap_servers, other.clickhouse.port) == ("b:1", 8123)
 
 
-def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_an_unreadable_or_absent_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     for file, message in ((path, "is not YAML"), (tmp_path / "absent.yaml", "cannot be read")):

@@ -7,7 +7,7 @@ next start finds the result in its journal. A backend inside this process is wai
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from rollbus.runtime.health.heart import Heart, beating
@@ -22,6 +22,7 @@ from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.settings import (
     ArtLocalBackend,
     ArtServerBackend,
+    MemoryBackendSettings,
     ServerlessBackendSettings,
     TinkerBackendSettings,
     TrainerSettings,
@@ -29,6 +30,8 @@ from rollbus.trainer.settings import (
 from rollbus.trainer.validation.validating import load_validation
 
 logger = logging.getLogger(__name__)
+
+MakeBackend = Callable[[], Awaitable[Backend]]
 
 
 def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None, heart: Heart | None = None) -> None:
@@ -53,23 +56,27 @@ def make_log(settings: TrainerSettings) -> KafkaTrainerLog:
 @asynccontextmanager
 async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
     """Make the backend of the settings and close it; import its libraries only if it is chosen."""
+    async with _opened(load_backend(settings)) as backend:
+        yield backend
+
+
+def load_backend(settings: TrainerSettings) -> MakeBackend:
+    """Import the libraries of the chosen backend, which may take a minute, and return what makes it."""
     chosen = settings.backend
-    backend: Backend
     if isinstance(chosen, ArtServerBackend):
-        from rollbus.trainer.backends.art_client import ArtClient
+        return _load_art_client(chosen)
+    if isinstance(chosen, ArtLocalBackend):
+        return _load_art_local(settings.model, chosen)
+    if isinstance(chosen, TinkerBackendSettings):
+        return _load_tinker(settings, chosen)
+    if isinstance(chosen, ServerlessBackendSettings):
+        return _load_serverless(settings, chosen)
+    return _load_memory(settings.model, chosen)
 
-        token = chosen.token.get_secret_value() if chosen.token else None
-        backend = ArtClient(chosen.url, token=token)
-    elif isinstance(chosen, ArtLocalBackend):
-        backend = await _start_art_local(settings.model, chosen)
-    elif isinstance(chosen, TinkerBackendSettings):
-        backend = await _start_tinker(settings, chosen)
-    elif isinstance(chosen, ServerlessBackendSettings):
-        backend = await _start_serverless(settings, chosen)
-    else:
-        from rollbus.trainer.backends.memory import MemoryBackend
 
-        backend = MemoryBackend(model=settings.model, folder=chosen.folder, step_s=chosen.step_s)
+@asynccontextmanager
+async def _opened(make: MakeBackend) -> AsyncIterator[Backend]:
+    backend = await make()
     try:
         yield backend
     finally:
@@ -77,12 +84,16 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
 
 
 async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) -> None:
-    """Stand by first: a backend that is opened while another trainer works would be out of date."""
+    """Import first: it keeps the event loop for longer than the broker waits for a member of the trainers' group.
+
+    Stand by before the backend is opened: one that is opened while another trainer works would be out of date.
+    """
     validation, stop = load_validation(settings), Stop(asyncio.sleep)
     try:
+        make_backend = load_backend(settings)
         with _signals(stop.ask):
             await stop.unless_asked(log.stand_by())
-        async with open_backend(settings) as backend:
+        async with _opened(make_backend) as backend:
             trainer = Trainer(log, backend, settings, validation=validation)
             with _signals(trainer.stop):
                 async with beating(heart, trainer.report):
@@ -109,35 +120,60 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
+def _load_art_client(chosen: ArtServerBackend) -> MakeBackend:
+    from rollbus.trainer.backends.art_client import ArtClient
+
+    async def make() -> Backend:
+        return ArtClient(chosen.url, token=chosen.token.get_secret_value() if chosen.token else None)
+
+    return make
+
+
+def _load_memory(model: str, chosen: MemoryBackendSettings) -> MakeBackend:
+    from rollbus.trainer.backends.memory import MemoryBackend
+
+    async def make() -> Backend:
+        return MemoryBackend(model=model, folder=chosen.folder, step_s=chosen.step_s)
+
+    return make
+
+
+def _load_art_local(model: str, chosen: ArtLocalBackend) -> MakeBackend:
     from rollbus.trainer.art_server.control import environment as art_environment
 
     art_environment.protect()
     from rollbus.trainer.art_server.control.local import ArtLocal
 
-    backend = ArtLocal(local_service_settings(model, chosen))
-    await backend.start()
-    return backend
+    async def make() -> Backend:
+        backend = ArtLocal(local_service_settings(model, chosen))
+        await backend.start()
+        return backend
+
+    return make
 
 
-async def _start_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings) -> Backend:
+def _load_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings) -> MakeBackend:
     """Raise ConfigurationError for settings of the update that no Tinker service has."""
-    from rollbus.trainer.backends.tinker.opening import open_tinker
     from rollbus.trainer.backends.tinker.sequences import find_unsupported
 
     if refused := find_unsupported(settings.train):
         raise ConfigurationError(f"`backend: {{type: tinker}}` does not know {', '.join(refused)} of `trainer: train:`")
-    return await open_tinker(
-        chosen,
-        model=settings.model,
-        tokenizer=chosen.tokenizer,
-        directory=chosen.directory,
-        max_tokens=chosen.max_tokens,
-        retention=chosen.retention,
-    )
+    from rollbus.trainer.backends.tinker.opening import open_tinker
+
+    async def make() -> Backend:
+        return await open_tinker(
+            chosen,
+            model=settings.model,
+            tokenizer=chosen.tokenizer,
+            directory=chosen.directory,
+            max_tokens=chosen.max_tokens,
+            retention=chosen.retention,
+        )
+
+    return make
 
 
-async def _start_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> Backend:
+def _load_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> MakeBackend:
     """Raise ConfigurationError for settings of the update that W&B's service does not have, and without a key."""
     from rollbus.trainer.backends.serverless.batches import find_unsupported_settings
     from rollbus.trainer.backends.serverless.following import WaitLimits
@@ -151,16 +187,20 @@ async def _start_serverless(settings: TrainerSettings, chosen: ServerlessBackend
     from rollbus.trainer.art_server.control import environment as art_environment
 
     art_environment.protect()
-    return await open_serverless(
-        chosen,
-        api_key,
-        model=settings.model,
-        directory=chosen.directory,
-        max_tokens=chosen.max_tokens,
-        retention=chosen.retention,
-        accept_step=chosen.accept_step,
-        waiting=WaitLimits(settle_s=chosen.settle_s),
-    )
+    from rollbus.trainer.backends.serverless.client import ServerlessClient
+
+    async def make() -> Backend:
+        return await open_serverless(
+            ServerlessClient(chosen, api_key),
+            model=settings.model,
+            directory=chosen.directory,
+            max_tokens=chosen.max_tokens,
+            retention=chosen.retention,
+            accept_step=chosen.accept_step,
+            waiting=WaitLimits(settle_s=chosen.settle_s),
+        )
+
+    return make
 
 
 def local_service_settings(model: str, chosen: ArtLocalBackend) -> ServiceSettings:

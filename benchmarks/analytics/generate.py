@@ -1,7 +1,7 @@
 """A number → a database as that many trajectories leave it, made by ClickHouse itself from the row number alone.
 
 Trajectory i belongs to group i / 8, which belongs to batch and step i / 128; the newest hundredth is still pending. The
-rows are as the sink makes them; what stands in them is in `shape`, and what is known of it in `expected`.
+rows are as the sink makes them; what stands in them is in `shape`, and what is known of it in `expected_answers`.
 """
 
 from collections.abc import Iterator

@@ -1,21 +1,23 @@
 """What the page asks, over the generated trajectories: processor time and the slow end of the clock, with targets.
 
-Each question is also asked of plain tables: the same rows without order, indexes and repeats' absence, as somebody has
-them who writes records to ClickHouse and no more. Processor time is ClickHouse's own count (`system.events`), so other
-work on the machine changes it less than the clock.
+A case is asked as the page asks it: in two rounds, the questions of a round side by side. Each question is also asked
+of plain tables: the same rows without order, indexes and repeats' absence, as somebody has them who writes records to
+ClickHouse and no more. Processor time is ClickHouse's own count (`system.events`), so other work on the machine changes
+it less than the clock.
 """
 
 import re
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind
-from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.questions.saved_questions import LIMITS, bind
+from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.migrator import statements_of
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.ui.asking import questions
+from rollbus.ui.page_questions import CONNECTIONS, questions
 
 ROUNDS = 20
 """Of each question: the slowest but one is its p95."""
@@ -23,7 +25,7 @@ QUESTION_ROUNDS = PLAIN_ROUNDS = 3
 CPU_S, BY_ID_CPU_S, WALL_S = 0.4, 0.05, 1.0
 PLAIN = "plain"
 _CPU = "SELECT sum(value) / 1e6 FROM system.events WHERE event IN ('UserTimeMicroseconds', 'SystemTimeMicroseconds')"
-_CASE = ("trajectory", "conversation", "fate_of_case", "rewards_of_episode", "family", "attempts_alike", "in_replays")
+_CASE = ("trajectory", "conversation", "fate_of_case", "attempts_alike", "in_replays")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,11 @@ class PageView:
 
     name: str
     questions: tuple[tuple[str, Mapping[str, str]], ...]
-    """Questions with their values."""
+    """Questions with their values, asked side by side."""
     cpu_s: float = CPU_S
     rounds: int = ROUNDS
+    questions_after: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    """Those that wait for the answers of the others."""
 
 
 def views_of_questions(values: Mapping[str, Mapping[str, str]]) -> list[PageView]:
@@ -44,9 +48,11 @@ def views_of_questions(values: Mapping[str, Mapping[str, str]]) -> list[PageView
 
 def views_of(trajectory: str, episode: str, words: str, after: str) -> list[PageView]:
     """Return what is measured: ids of a case, words that are said in one conversation, and the 50,000th trajectory."""
-    case: dict[str, dict[str, str]] = {name: {"trajectory": trajectory} for name in _CASE}
-    case["rewards_of_episode"]["episode"] = episode
-    case["family"] = {"episode": episode}
+    case = [(name, {"trajectory": trajectory}) for name in _CASE]
+    of_its_episode = (
+        ("rewards_of_episode", {"trajectory": trajectory, "episode": episode}),
+        ("family", {"episode": episode}),
+    )
     compared = {"left_model": "agent", "right_model": "agent"}
     return [
         PageView("find: the newest 100", (("find_episodes", {}),)),
@@ -59,20 +65,20 @@ def views_of(trajectory: str, episode: str, words: str, after: str) -> list[Page
         ),
         PageView("compare two runs", (("side_by_side", compared),)),
         PageView("fates", (("fate_of_every_trajectory", {}),)),
-        PageView("case", (*case.items(), ("why_not_trained", {"id": trajectory}))),
+        PageView("case", (*case, ("why_not_trained", {"id": trajectory})), questions_after=of_its_episode),
     ]
 
 
 def time_page(settings: ClickHouseSettings, views: list[PageView]) -> None:
     """Print the views, beside their targets and beside plain tables."""
     make_plain_tables(settings)
-    ours, plain = ClickHouse(settings), ClickHouse(settings.model_copy(update={"database": PLAIN}))
+    plain = settings.model_copy(update={"database": PLAIN})
     print(
         f"the page, median CPU s and p95 of {ROUNDS}, and saved questions, of {QUESTION_ROUNDS}; "
         f"targets {CPU_S} CPU s ({BY_ID_CPU_S} by id), {WALL_S} s:"
     )
     for view in views:
-        cpus, walls = zip(*(look(ours, view) for _ in range(view.rounds)), strict=True)
+        cpus, walls = zip(*(look(settings, view) for _ in range(view.rounds)), strict=True)
         plain_cpu, _ = min(look(plain, view, is_plain=True) for _ in range(PLAIN_ROUNDS))
         cpu, wall = sorted(cpus)[view.rounds // 2], sorted(walls)[-2]
         is_met = cpu <= view.cpu_s and wall <= WALL_S
@@ -80,24 +86,31 @@ def time_page(settings: ClickHouseSettings, views: list[PageView]) -> None:
             f"  {view.name:24} {cpu:6.3f} CPU s  {wall:6.2f} s  plain tables {plain_cpu:6.2f} CPU s, "
             f"{plain_cpu / cpu:5.1f} ×{'' if is_met else '  above'}"
         )
-    ours.close()
-    plain.close()
 
 
-def look(client: ClickHouse, view: PageView, *, is_plain: bool = False) -> tuple[float, float]:
+def look(settings: ClickHouseSettings, view: PageView, *, is_plain: bool = False) -> tuple[float, float]:
     """Return the CPU seconds of ClickHouse, and those of the clock."""
-    cpu, began = read_cpu_s(client), time.perf_counter()
-    for name, values in view.questions:
+
+    def ask(question: tuple[str, Mapping[str, str]]) -> None:
+        name, values = question
         query = questions()[name]
         bound: dict[str, Any] = bind(query, values)
         sql = query.statement(bound)
-        client.query(without_final(sql) if is_plain else sql, bound, LIMITS)
-    return read_cpu_s(client) - cpu, time.perf_counter() - began
+        with connection(settings) as client:
+            client.query(without_final(sql) if is_plain else sql, bound, LIMITS)
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        cpu_s, began = read_cpu_s(settings), time.perf_counter()
+        for questions_of_round in (view.questions, view.questions_after):
+            list(pool.map(ask, questions_of_round))
+        wall_s = time.perf_counter() - began
+    return read_cpu_s(settings) - cpu_s, wall_s
 
 
-def read_cpu_s(client: ClickHouse) -> float:
+def read_cpu_s(settings: ClickHouseSettings) -> float:
     """Return the processor seconds that ClickHouse has counted."""
-    return float(client.query(_CPU)[1][0][0])
+    with connection(settings) as client:
+        return float(client.query(_CPU)[1][0][0])
 
 
 def make_plain_tables(settings: ClickHouseSettings) -> None:

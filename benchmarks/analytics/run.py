@@ -15,12 +15,12 @@ from typing import Any
 
 from rich.progress import track
 
-from benchmarks.analytics.expected import expected, summary
+from benchmarks.analytics.expected_answers import expected, summary
 from benchmarks.analytics.generate import fill
 from benchmarks.analytics.page import time_page, views_of, views_of_questions
 from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
-from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind, list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import LIMITS, bind, list_queries
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings

@@ -31,7 +31,7 @@ def environment() -> dict[str, str]:
 
 def measure(python: str, variant: str, calls: int) -> dict[str, dict[str, list[float]]]:
     """Run one recorder in a process of its own; returns times by kind of call and by what was called."""
-    command = [python, "-m", "benchmarks.capture.one", variant, str(calls)]
+    command = [python, "-m", "benchmarks.capture.one_recorder", variant, str(calls)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

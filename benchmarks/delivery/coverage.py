@@ -116,7 +116,7 @@ def _ticket_drifts(answered: "Mapping[int, Answered]") -> dict[str, tuple[KnownD
 def _all_worlds(answered: "Mapping[int, Answered]") -> Iterator[tuple[str, KnownWorld, int]]:
     for name, (world, episodes) in WORLDS.items():
         yield name, world, episodes
-    from benchmarks.delivery.played import game_worlds
+    from benchmarks.delivery.game_worlds import game_worlds
 
     with tempfile.TemporaryDirectory() as folder:
         for name, world in game_worlds(Path(folder), (2, 8, 40)).items():

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.gpu.beside import lacks_vllm, serve_with_vllm
-from benchmarks.gpu.course import PROBES, Course, NotApplicableError, Probe, ProbeFailedError, sample, start, update
 from benchmarks.gpu.engines import Engine, engines
+from benchmarks.gpu.probes import PROBES, Course, NotApplicableError, Probe, ProbeFailedError, sample, start, update
 from benchmarks.gpu.report import Finding, to_json, to_markdown
 from benchmarks.gpu.server import serve
+from benchmarks.gpu.vllm_sampler import lacks_vllm, serve_with_vllm
 from rollbus.schemas.errors import RollbusError
 
 VERSIONS = ("rollbus", "torch", "torchtune", "openpipe-art", "transformers", "vllm", "unsloth")

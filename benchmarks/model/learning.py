@@ -53,7 +53,7 @@ from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, Turn
 from rollbus.trainer.backends.sequences import TokenSequence
 from rollbus.trainer.validation.evaluation import wilson_interval
 from tests.builders import make_score
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 TICKETS, BETWEEN = 1600, 800
 """Tickets of traffic in all, and between two evaluations."""

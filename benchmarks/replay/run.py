@@ -34,7 +34,7 @@ Seen = dict[str, dict[str, Any]]
 
 def variants(processes: int) -> dict[str, tuple[str, ...]]:
     """Return the module and arguments of each variant, in the order in which they take turns."""
-    read, replay, live = (f"benchmarks.replay.{module}" for module in ("read_only", "replayed", "live"))
+    read, replay, live = (f"benchmarks.replay.{module}" for module in ("read_only", "replay_run", "live_worker"))
     return {
         READ: (read, "compiled"),
         LIBRARY: (read, "library"),
@@ -51,7 +51,7 @@ def variants(processes: int) -> dict[str, tuple[str, ...]]:
 
 def measure(bootstrap_servers: str, namespace: str, records: int, module: str, *more: str) -> dict[str, Any]:
     """Run one variant in a process of its own, held to one core unless it starts others; return what it printed."""
-    live = module.endswith("live")
+    live = module.endswith("live_worker")
     arguments = [bootstrap_servers, namespace, *more, *((str(records),) if live else ())]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", module, *arguments]

@@ -42,7 +42,7 @@ def main(minutes: float, processes: tuple[int, ...]) -> None:
         alone = None
         for how in ("dry", "written"):
             for count in processes:
-                result = measure(servers, namespace, records, "benchmarks.replay.replayed", "all", how, str(count))
+                result = measure(servers, namespace, records, "benchmarks.replay.replay_run", "all", how, str(count))
                 whole_us, own_us = (result[name] / records * 1e6 for name in ("cpu_seconds", "own_cpu_seconds"))
                 show(how, count, whole_us, own_us, alone)
                 alone = whole_us if count == 1 else alone

@@ -19,7 +19,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from benchmarks.streams.events import EVENTS, NOWHERE, episode
 from rollbus.schemas.avro.types import AVRO_FOLDER
 from rollbus.schemas.codec import HEADER_BYTES, MARKER
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.events import (
     EpisodeEnded,

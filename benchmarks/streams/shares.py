@@ -17,7 +17,7 @@ from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_group, make_member, make_outcome
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 SECONDS, GROUPS_PER_STEP, GROUP_SIZE = 300, 2, 8
 FLOOD = "the flood"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.producers.capture.attributes import dump
-from rollbus.producers.capture.hiding import Cut, make_cut
+from rollbus.producers.capture.hidden_fields import Cut, make_cut
 from rollbus.producers.capture.surface import ADDED, Surface
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Abandonable, Episode

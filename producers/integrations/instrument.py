@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from rollbus.producers.integrations.later import PatchAtImport
+from rollbus.producers.integrations.patch_at_import import PatchAtImport
 from rollbus.producers.integrations.patches import LIBRARIES, Wish
 from rollbus.producers.recorder import Recorder
 

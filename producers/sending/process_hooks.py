@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from rollbus.producers.sending.terminating import flush_on_sigterm
+from rollbus.producers.sending.sigterm import flush_on_sigterm
 
 EXIT_DEADLINE_S = 5.0
 """All recorders together may delay the exit by so much."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rollbus.schemas.unseen import escape_lines
+from rollbus.schemas.unseen_characters import escape_lines
 
 LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """What a log line for people shows, for `LogFormatter`."""

@@ -17,7 +17,7 @@ from rich.pretty import Pretty
 from rich.segment import Segment
 
 from rollbus.cli.silence import SILENCE
-from rollbus.schemas.unseen import escape_unseen
+from rollbus.schemas.unseen_characters import escape_unseen
 
 PLAIN_WIDTH = 160
 """Columns of an output without a terminal; nothing is cut for the reader of a file."""

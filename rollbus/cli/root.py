@@ -20,7 +20,7 @@ from rollbus.cli.log_filter import LINE, JsonFormatter, LogFormatter, RepeatFilt
 from rollbus.cli.silence import SILENCE
 from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import RollbusError
-from rollbus.schemas.unseen import escape_unseen
+from rollbus.schemas.unseen_characters import escape_unseen
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings as Settings

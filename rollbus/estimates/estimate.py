@@ -24,7 +24,7 @@ from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.streams.stages.delivery.evidence.checking import REFUSED
+from rollbus.streams.stages.delivery.evidence.evaluation_checks import REFUSED
 from rollbus.trainer.loop.inspection import inspect
 
 AT_ONCE = 200

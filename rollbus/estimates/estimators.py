@@ -23,7 +23,7 @@ from math import fsum, sqrt
 from statistics import NormalDist
 
 from rollbus.estimates.episode import Logged, Step, cumulative_weights
-from rollbus.estimates.expected import Expected, predict_rewards
+from rollbus.estimates.expected_reward import Expected, predict_rewards
 from rollbus.estimates.overlap import Overlap, measure_overlap
 
 BEST = "doubly_robust"

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from nat.data_models.finetuning import CurriculumLearningConfig, Trajectory, TrajectoryCollection
 
-from rollbus.nemo.bus.publishing import count, total
+from rollbus.nemo.bus.publish_trajectories import count, total
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group, GroupMember
 from rollbus.schemas.records.trajectories import Location

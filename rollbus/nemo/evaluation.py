@@ -33,12 +33,12 @@ from nat.runtime.session import SessionManager
 from pydantic import BaseModel, SecretStr
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import TASK, labels_of
+from rollbus.nemo.bus.publish_trajectories import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.llms import with_recorded_models
 from rollbus.nemo.runs.recorded_steps import with_recorded
-from rollbus.nemo.runs.recording import RECORDING
 from rollbus.nemo.runs.run import Run
+from rollbus.nemo.runs.run_recording import RECORDING
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
 from rollbus.schemas.errors import UnavailableError

@@ -19,7 +19,7 @@ from nat.llm.nim_llm import NIMModelConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 
 from rollbus.nemo.components import RecordedOpenAIConfig
-from rollbus.nemo.runs.recording import RECORDING, RunRecording
+from rollbus.nemo.runs.run_recording import RECORDING, RunRecording
 from rollbus.runtime.credentials import token_for
 
 OF_LLAMA_INDEX = (

@@ -20,7 +20,7 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import has_pairs, id_of
+from rollbus.nemo.bus.publish_trajectories import has_pairs, id_of
 from rollbus.nemo.runs.run import Run
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError

@@ -22,14 +22,14 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.finetuning_runner import Trainer
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import count, has_pairs, rewards_of, summary_of, total
+from rollbus.nemo.bus.publish_trajectories import count, has_pairs, rewards_of, summary_of, total
 from rollbus.nemo.components import BusTrainerConfig
 from rollbus.nemo.curriculum import CurriculumChoice, choose, describe_choice
 from rollbus.nemo.evaluation import CrashedExample
 from rollbus.nemo.own_adapter import on_ledger
 from rollbus.nemo.runs.outputs import Outputs
-from rollbus.nemo.runs.recording import Tally
 from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
+from rollbus.nemo.runs.run_recording import Tally
 from rollbus.nemo.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS

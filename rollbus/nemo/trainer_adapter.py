@@ -24,7 +24,7 @@ from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.nemo import troubles
 from rollbus.nemo.art_server import is_healthy, register
-from rollbus.nemo.bus.publishing import count, id_of
+from rollbus.nemo.bus.publish_trajectories import count, id_of
 from rollbus.nemo.bus.run_view import RunView
 from rollbus.nemo.components import BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import CurriculumChoice

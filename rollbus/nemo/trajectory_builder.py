@@ -17,7 +17,7 @@ from nat.data_models.finetuning import TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.publish_trajectories import count
 from rollbus.nemo.bus.transcripts import STEP_REWARD
 from rollbus.nemo.components import BusTrajectoryBuilderConfig
 from rollbus.nemo.evaluation import PLAY, Play, PlayedAttempt, evaluate

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollbus.cli.commands.trainer.art_server import ensure_base_model
 from rollbus.cli.progress import show_progress
 from rollbus.cli.stages import create_topics
-from rollbus.consumers.clickhouse.questions.saved import has_tables
+from rollbus.consumers.clickhouse.questions.saved_questions import has_tables
 from rollbus.health.reading import is_gone, read_health
 from rollbus.local import stack
 from rollbus.local.kafka.jars import find_jars

@@ -39,13 +39,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved_questions import UnknownRunError
 from rollbus.runtime.http.guard import token_in
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
-from rollbus.ui.acting import Acting
 from rollbus.ui.actions import Commands, describe_actions
-from rollbus.ui.asking import Asking, questions
 from rollbus.ui.door import ACTIONS, SESSION, VERDICTS, WRITING
+from rollbus.ui.page_questions import Asking, questions
+from rollbus.ui.page_reports import Acting
 from rollbus.ui.sessions import PageJudge, Sessions, make_cookie
 from rollbus.ui.token_text import Texts
 

@@ -280,7 +280,7 @@ def _encoding_of(head: RequestHead) -> str:
 
 def _expand(body: bytes, head: RequestHead, most: int, hold: Callable[[int], None]) -> bytes:
     """Return the body as it was before it was compressed."""
-    from rollbus.runtime.expanding import expand  # of the servers that need it alone
+    from rollbus.runtime.decompression import expand  # of the servers that need it alone
 
     try:
         plain = expand(body, _encoding_of(head), most)

@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
 
-from rollbus.runtime.expanding import expand
+from rollbus.runtime.decompression import expand
 from rollbus.schemas.codec import UNREADABLE
 from rollbus.schemas.errors import RecordError, RecordTooLargeError
 from rollbus.schemas.limits import FRAMING_BYTES, MOST_RECORD_BYTES

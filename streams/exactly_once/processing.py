@@ -13,8 +13,8 @@ from typing import Any
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError, UntrustedRecordError
 from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
-from rollbus.schemas.making import maker
 from rollbus.schemas.namespaces import RESTORED
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.records.control import Tick, is_control
 from rollbus.schemas.records.drops import DeadLetter, attempt_of, kept_bytes
 from rollbus.schemas.records.trajectories import Location
@@ -25,7 +25,7 @@ from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.rounds import EARLY_KEY, EarlyRecords
 from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 from rollbus.streams.state.table import NO_TICK, PartitionState
-from rollbus.streams.state.too_large import drop_of_row, drops_instead
+from rollbus.streams.state.too_large_records import drop_of_row, drops_instead
 
 logger = logging.getLogger(__name__)
 

@@ -37,9 +37,9 @@ from rollbus.schemas.errors import (
 from rollbus.schemas.topics import topic_of
 from rollbus.streams.exactly_once import changelog
 from rollbus.streams.exactly_once.batch import Batch, Partition
-from rollbus.streams.exactly_once.beginning import Beginning, Host, require_known_partition
 from rollbus.streams.exactly_once.claims import Committed
 from rollbus.streams.exactly_once.metrics import PartitionMetrics
+from rollbus.streams.exactly_once.partition_start import Beginning, Host, require_known_partition
 from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
 from rollbus.streams.exactly_once.rounds import header_of
 from rollbus.streams.exactly_once.transaction import FENCED, ProducerSession, ProducerSessions

@@ -20,7 +20,7 @@ from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
-from rollbus.streams.state.configured import ConfiguredStage
+from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import StageState, keys_by_kind

@@ -18,7 +18,7 @@ from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.rows import INT, json_codec
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import StageState, keys_by_kind

@@ -24,7 +24,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import require_partitions, require_topics
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.worker.app import StageApp
-from rollbus.streams.worker.ends import EndOffsets
+from rollbus.streams.worker.end_offsets import EndOffsets
 from rollbus.streams.worker.process import prepare_process
 from rollbus.streams.worker.reports import TickReporter
 from rollbus.streams.worker.ticker import Ticker

@@ -17,7 +17,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, 
 from tests.agents.compare import compare_turns
 from tests.agents.model_server import Faults, ModelServer
 from tests.console import ROLLBUS
-from tests.producers.recorded import read_spool
+from tests.producers.recorded_events import read_spool
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -82,9 +82,7 @@ def run(*words: str, cwd: Path, code: int) -> tuple[str, list[Event]]:
     return output, read_spool(cwd / "spool")
 
 
-def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_a_program_with_its_threads_and_processes_is_one_episode(server: ModelServer, tmp_path: Path) -> None:
     output, events = run("run", *write(APP, tmp_path), server.url, cwd=tmp_path, code=3)
     (start,) = (event for event in events if isinstance(event, EpisodeStarted))
     for answer in server.answers:
@@ -106,9 +104,7 @@ def test_each_call_can_be_an_episode(server: ModelServer, tmp_path: Path) -> Non
     assert {event.episode_id for event in events if isinstance(event, EpisodeEnded)} == turns
 
 
-def test_sigterm_is_the_programs_and_what_it_recorded_is_counted_when_it_ends(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_the_command_counts_the_turns_of_a_program_ended_by_sigterm(server: ModelServer, tmp_path: Path) -> None:
     program = f"""
         import pathlib, time
         import openai
@@ -221,7 +217,7 @@ def test_unsent_events_of_program_and_command_are_counted(server: ModelServer, t
     assert completed.stderr.splitlines()[-1].endswith(f"1 of them trainable; lost: {sum(lost)} events")
 
 
-def test_a_broker_that_is_away_is_waited_for_once_by_the_program_and_the_command_together() -> None:
+def test_program_and_command_share_one_wait_for_an_absent_broker() -> None:
     reports = [ProcessReport(waited_s=1.0), ProcessReport(waited_s=4.0)]
     assert time_left(reports, 5.0, is_healthy=False) == 1.0
     assert time_left([], 5.0, is_healthy=None) == 5.0
@@ -234,7 +230,7 @@ def test_a_program_without_rollbus_runs_and_gets_one_line(tmp_path: Path) -> Non
     assert "nothing was recorded: no Python process has reported" in output
 
 
-def test_a_python_without_rollbus_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+def test_a_python_without_rollbus_is_named_with_the_install_command(tmp_path: Path) -> None:
     venv.create(tmp_path / "theirs", symlinks=True)
     python = tmp_path / "theirs" / "bin" / "python"
     output, _ = run("run", str(python), "-c", "pass", cwd=tmp_path, code=0)

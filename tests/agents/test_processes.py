@@ -9,7 +9,7 @@ from rollbus.schemas.records.events import WriterClosed
 from tests.agents.compare import compare_turns
 from tests.agents.conftest import SEED
 from tests.agents.model_server import ModelServer
-from tests.producers.recorded import read_spool, run_program
+from tests.producers.recorded_events import read_spool, run_program
 
 PROGRAM = """
     import multiprocessing, sys

@@ -52,7 +52,7 @@ def test_other_records_have_another_digest(left: list[ArchivedRecord], right: li
 
 
 @pytest.mark.parametrize("operation", range(1, 9))
-def test_a_run_killed_at_any_byte_leaves_the_archive_whole_and_the_next_goes_on(tmp_path: Path, operation: int) -> None:
+def test_a_run_killed_at_any_byte_leaves_a_whole_archive_to_the_next_run(tmp_path: Path, operation: int) -> None:
     url = str(tmp_path)
     add_records(new_archive(url), FIRST)
     with suppress(KillError):
@@ -66,7 +66,7 @@ def test_a_run_killed_at_any_byte_leaves_the_archive_whole_and_the_next_goes_on(
     assert open_archive(url).find_unnamed() == []
 
 
-def test_of_two_archivers_the_second_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
+def test_a_second_archiver_at_the_same_place_is_refused(tmp_path: Path) -> None:
     first_archiver, second_archiver = new_archive(str(tmp_path)), new_archive(str(tmp_path))
     add_records(first_archiver, FIRST)
     with pytest.raises(FencedError, match="another archiver has written manifests/00000001"):
@@ -166,7 +166,7 @@ def of_ann_and_bob() -> list[ArchivedRecord]:
 
 
 @pytest.mark.parametrize("operation", range(1, 8))
-def test_a_forgotten_persons_records_leave_the_archive_wherever_it_is_killed(tmp_path: Path, operation: int) -> None:
+def test_forgetting_is_completed_after_a_kill_at_any_point(tmp_path: Path, operation: int) -> None:
     url, who = str(tmp_path), frozenset({"ann-7"})
     add_records(new_archive(url), of_ann_and_bob(), [make_record(100, encode(make_trajectory("bob")))])
     count = len(make_episode("ann-7")) + 5
@@ -212,9 +212,8 @@ def test_a_deleted_last_manifest_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "damaged"])
-def test_archiving_goes_on_behind_a_damaged_last_manifest_and_a_copy_of_it_heals_the_archive(
-    tmp_path: Path, is_gone: bool
-) -> None:
+def test_archiving_continues_after_a_damaged_last_manifest(tmp_path: Path, is_gone: bool) -> None:
+    """A copy of the manifest, put back later, heals the archive."""
     archive = new_archive(str(tmp_path))
     for records in (FIRST, SECOND):
         add_records(archive, records)

@@ -68,7 +68,7 @@ def test_every_mistake_in_the_settings_is_shown_with_its_line(tmp_path: Path) ->
     assert "Traceback" not in text
 
 
-def test_what_is_shared_is_set_once(tmp_path: Path) -> None:
+def test_a_shared_setting_is_refused_below_the_top(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_text("worker:\n  namespace: other.\n")
     assert "worker: namespace: set this at the top" in invoke("--config", str(path), "topics", "check", expect=1)
@@ -80,14 +80,14 @@ def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
     assert "curriculum.main" in text
 
 
-def test_a_library_that_a_command_kept_quiet_may_speak_again_after_it() -> None:
+def test_a_library_silenced_by_a_command_logs_again_afterwards() -> None:
     library = logging.getLogger("aiokafka")
     before = library.level
     invoke("topics", "graph")
     assert library.level == before
 
 
-def test_to_load_settings_leaves_the_plugins_of_pydantic_as_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_settings_leaves_pydantic_plugins_as_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for given in (None, "logfire"):
         monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
         if given is not None:
@@ -142,7 +142,7 @@ def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_names_the_unhealthy_parts_of_the_local_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken_socket:
         port = str(taken_socket.getsockname()[1])
@@ -158,7 +158,7 @@ def test_status_names_what_is_not_well_of_the_stack_here(tmp_path: Path, monkeyp
     assert "clickhouse" in last
 
 
-def test_what_ends_a_command_is_a_json_line_among_json_lines(tmp_path: Path) -> None:
+def test_the_error_that_ends_a_command_is_a_json_line_among_others(tmp_path: Path) -> None:
     (tmp_path / "rollbus.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:9'}\n")
     output = invoke("-c", str(tmp_path / "rollbus.yaml"), "--log-format", "json", "topics", "check", expect=1)
     last = json.loads(output.splitlines()[-1])

@@ -32,7 +32,7 @@ def test_our_own_lines_all_pass() -> None:
     assert all(repeats.filter(line(second, name="rollbus.streams.worker.worker")) for second in range(5))
 
 
-def test_a_library_that_never_says_the_same_twice_takes_no_more_memory_for_it() -> None:
+def test_a_library_that_never_repeats_a_line_takes_bounded_memory() -> None:
     repeats = RepeatFilter(period_s=10)
     assert all(repeats.filter(line(number / 100, f"request {number} failed")) for number in range(5 * MOST_KINDS))
     assert len(repeats._last_by_kind) <= MOST_KINDS

@@ -9,7 +9,7 @@ from rollbus.cli.objects import load_object
 from rollbus.schemas.errors import ConfigurationError
 
 
-def test_a_package_that_the_users_module_needs_is_named_with_the_python_and_the_command(
+def test_a_missing_package_is_named_with_its_python_and_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from rollbus.cli.silence import QUIET_S, Silence, SilenceWatch
 from tests.waiting import wait_until
 
 
-def test_what_is_left_is_counted_in_its_unit_and_in_time() -> None:
+def test_remaining_work_is_counted_in_its_unit_and_in_time() -> None:
     assert describe_progress(412, 1_000, "tickets", 378.0) == "412 of 1,000 tickets, about 9 minutes left"
     assert describe_progress(0, 1_000, "tickets", 3.0) == "0 of 1,000 tickets"
     assert describe_progress(49, 1_000, "tickets", 3.0) == "49 of 1,000 tickets"
@@ -74,7 +74,7 @@ def test_consecutive_pieces_of_work_share_one_silent_period() -> None:
     assert shared.wait_s(120.0) == QUIET_S
 
 
-def test_what_is_over_soon_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_writes_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with show_progress("reading") as progress:
         progress(1, 1)
     assert capsys.readouterr().err == ""

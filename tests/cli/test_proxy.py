@@ -50,7 +50,7 @@ def test_every_field_that_can_be_withheld_is_offered() -> None:
     assert tuple(option.type.choices) == get_args(Field)
 
 
-def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served_apps: list[Any], tmp_path: Path) -> None:
+def test_the_proxy_has_options_for_withholding_sampling_and_its_spool(served_apps: list[Any], tmp_path: Path) -> None:
     invoke("--withhold", "messages", "--withhold", "tools", "--sample-rate", "0.5", "--spool-folder", str(tmp_path))
     recorder: Recorder = served_apps[0].app.routes[0].endpoint.__self__.recorder
     assert recorder.settings.withhold == {"messages", "tools"}

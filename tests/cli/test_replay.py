@@ -124,7 +124,7 @@ def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -
         ({"stages": ("grupping",)}, r"no stage grupping; did you mean 'grouping'\?"),
     ],
 )
-def test_what_is_misspelled_is_refused_with_the_nearest_name(options: dict[str, Any], says: str) -> None:
+def test_a_misspelled_name_is_refused_with_the_nearest(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         plan_for(Settings(), **options)
 
@@ -142,9 +142,7 @@ def test_a_curriculum_that_is_off_can_be_said(argument: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["scoring:\n", "scoring: feedback\n", "scoring: [feedback]\n", "", "[1]\n"])
-def test_a_file_whose_section_is_no_mapping_is_refused_and_not_taken_for_the_defaults(
-    text: str, tmp_path: Path
-) -> None:
+def test_a_file_whose_section_is_not_a_mapping_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(ConfigurationError, match=r"r\.yaml holds no mapping"):
         plan_for(Settings(), reward=str(tmp_path / "r.yaml"))
@@ -167,9 +165,7 @@ def test_a_value_that_no_reader_of_yaml_gets_through_is_refused_in_words(value: 
 @pytest.mark.parametrize(
     "given", ["3", "lambda trajectory: 1.0", "lambda: 1.0", "lambda a, b, c: 1.0", "type('Lazy', (), {})"]
 )
-def test_a_function_that_cannot_be_called_with_a_trajectory_and_its_context_is_refused(
-    given: str, tmp_path: Path
-) -> None:
+def test_a_function_that_cannot_take_a_trajectory_and_context_is_refused(given: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"good = {given}\n")
     with pytest.raises(
         ConfigurationError, match=r"mine\.py:good cannot be loaded: .*(trajectory, context|is not a function)"
@@ -180,7 +176,7 @@ def test_a_function_that_cannot_be_called_with_a_trajectory_and_its_context_is_r
 @pytest.mark.parametrize(
     "given", ["lambda trajectory, context: 1.0", "lambda *both: 1.0", "lambda a, b, c=0: 1.0", "max"]
 )
-def test_a_function_that_can_be_called_with_both_is_taken(given: str, tmp_path: Path) -> None:
+def test_a_function_that_takes_a_trajectory_and_context_is_accepted(given: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"good = {given}\n")
     assert plan_for(Settings(), reward=f"{tmp_path / 'mine.py'}:good").new_scoring is not None
 
@@ -224,14 +220,14 @@ def test_options_without_effect_are_refused(arguments: list[str], says: str) -> 
     assert says in result.output
 
 
-def test_without_options_it_shows_what_there_is() -> None:
+def test_replay_without_options_shows_its_help() -> None:
     result = CliRunner().invoke(rollbus, ["replay"])
     assert result.exit_code == 0
     assert "shadow" in result.output
 
 
-def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets are no markup, which would vanish or end the command, and a name between colons is no emoji."""
+def test_the_words_of_people_and_models_are_shown_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets are not markup, which would vanish or end the command, and a name between colons is not an emoji."""
     examples = ("task [withheld 9f2c]", "judge raised ValueError('[/INST]')", "example:key:7")
     differences = tuple(Difference("score", "changed", why, False, 1, (why,)) for why in examples)
     show_comparison(ReplayComparison("live", "again", {}, differences), "rollbus.")
@@ -249,7 +245,7 @@ def test_a_comparison_names_the_next_commands_and_questions(
     assert "shadow_against_live --param namespace=rollbus. --param other=replay-again.rollbus." in output
 
 
-def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_of_a_replay_names_the_reasons_of_drops(capsys: pytest.CaptureFixture[str]) -> None:
     manifest = ReplayManifest(name="again", namespace="replay-again.rollbus.", source_namespace="rollbus.",
                           state="complete", stages=("scoring",), ranges=(), records={"drops": 5},
                           started_at_ms=0)  # fmt: skip

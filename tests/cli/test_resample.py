@@ -21,7 +21,7 @@ SILENT = "runs: [{run_id: main}]\n"
         (ASKS, "my_agent_of_a_test:again", "Kafka at 127.0.0.1:9"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_a_missing_setting_is_named(
     settings: str, agent: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rollbus.yaml").write_text(settings)
@@ -34,8 +34,6 @@ def test_what_is_missing_is_said(
 
 
 @pytest.mark.parametrize(("model", "mode"), [("agent", "processed"), ("another", "unknown")])
-def test_attempts_at_our_own_server_are_recorded_with_the_log_probs_that_it_is_set_to_report(
-    model: str, mode: str
-) -> None:
+def test_attempts_have_the_log_prob_mode_of_our_own_server(model: str, mode: str) -> None:
     settings = Settings.model_validate({"art_server": {"model": "agent", "logprobs_mode": "processed"}})
     assert logprob_mode_of(settings, model) == mode

@@ -58,6 +58,6 @@ def test_a_section_that_is_left_empty_in_the_file_takes_an_option(tmp_path: Path
     assert plain["grouping"] == {"group_size": 4}
 
 
-def test_an_existing_run_is_not_created_again_and_an_absent_run_takes_no_command() -> None:
+def test_creating_an_existing_run_or_pausing_an_absent_one_is_refused() -> None:
     assert "already" in invoke("create", "main", expect=1)
     assert "no run 'other' in the settings; there are: main" in invoke("pause", "other", expect=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from rollbus.cli.commands.consumers.sql import add_defaults
-from rollbus.consumers.clickhouse.questions.saved import load_query
+from rollbus.consumers.clickhouse.questions.saved_questions import load_query
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 

@@ -22,7 +22,7 @@ from rollbus.local.process.tether import tethered
 from rollbus.stack_settings import HOST
 from tests.consumers.story import story
 from tests.services.clickhouse.test_queries import write
-from tests.services.endpoint.guarded import write_passwords
+from tests.services.endpoint.guarded_endpoint import write_passwords
 
 HERE = Path(__file__).parent
 OWN_PYTEST = ("-q", "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "--noconftest")

@@ -1,6 +1,6 @@
 """The columns of a table are read from its statement, whatever stands in it."""
 
-from rollbus.consumers.clickhouse.store.altered import _columns_by_table
+from rollbus.consumers.clickhouse.store.altered_tables import _columns_by_table
 
 STATEMENT = """CREATE TABLE IF NOT EXISTS episodes
 (

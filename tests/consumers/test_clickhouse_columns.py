@@ -143,7 +143,7 @@ def test_a_row_of_one_column_is_a_column() -> None:
     assert encode("t", [{"name": "a"}], TYPES, None).endswith(b"\x01\x01\x04name\x06String\x01a")
 
 
-def test_what_a_column_cannot_hold_is_an_error_and_not_half_an_insert() -> None:
+def test_a_value_that_a_column_cannot_hold_stops_the_whole_insert() -> None:
     with pytest.raises(DataError, match="id"):
         encode("t", [{"id": 2**70, "name": "a"}], TYPES, None)
 

@@ -8,7 +8,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 
 @pytest.mark.parametrize("cause", ["…: Failed to establish a new connection: [Errno 111]", "NameResolutionError(…)"])
-def test_a_server_that_cannot_be_reached_is_said_in_words(cause: str) -> None:
+def test_an_unreachable_server_is_reported_in_words(cause: str) -> None:
     layers = f"HTTPConnectionPool(…): Max retries exceeded (Caused by {cause})"
     assert _short_message(OSError(layers)).startswith("it cannot be reached; does it run (`rollbus status`)")
 
@@ -36,7 +36,7 @@ def test_a_mistake_in_a_filter_is_shown_without_the_statement_around_it(scope: s
 
 
 @pytest.mark.parametrize("host", ["http://localhost", "localhost:8123", "", "a b", "10.0.0.1/x"])
-def test_a_host_that_is_an_address_is_refused_with_the_settings_for_its_parts(host: str) -> None:
+def test_an_address_as_a_host_is_refused_with_the_settings_for_its_parts(host: str) -> None:
     with pytest.raises(ValidationError, match="`port` and `secure`"):
         ClickHouseSettings(host=host)
 

@@ -44,7 +44,7 @@ def test_a_table_shows_every_column_and_shortens_numbers() -> None:
     assert "–" in text
 
 
-def test_a_table_that_does_not_fit_stands_upright_with_its_ids_whole() -> None:
+def test_a_too_wide_table_is_shown_row_by_row_with_whole_ids() -> None:
     columns = [f"{kind}_id" for kind in ("group", "trajectory", "episode", "event", "batch", "writer")]
     rows = [tuple(f"{name}-{number}".ljust(32, "f") for name in columns) for number in range(2)]
     console = Console(width=80, file=io.StringIO(), record=True)
@@ -102,7 +102,7 @@ def test_a_chart_of_many_rows_is_thinned_and_keeps_both_ends() -> None:
     assert (len(lines), lines[1].split()[0], lines[-1].split()[0]) == (61, "0", "999")
 
 
-def test_a_number_that_is_none_has_no_bar() -> None:
+def test_a_number_that_is_not_finite_has_no_bar() -> None:
     rows = [("a", math.nan), ("b", 1.0), ("c", math.inf), ("d", -math.inf)]
     lines = text_of(as_chart(["task", "correlation"], rows)).splitlines()
     assert [line.count("█") > 0 for line in lines[1:]] == [False, True, False, False]

@@ -56,7 +56,7 @@ def rows(ranges: Iterable[OffsetRange]) -> list[tuple[str, Any]]:
     cuts=st.sets(st.integers(0, 40)),
     step=st.integers(1, 3),
 )
-def test_where_ranges_are_cut_changes_nothing_that_is_written(values: list[bytes], cuts: set[int], step: int) -> None:
+def test_the_cuts_between_ranges_do_not_change_the_written_rows(values: list[bytes], cuts: set[int], step: int) -> None:
     log = records(values, step=step)
     whole, parts = read(log), read(log, cut_after=cuts)
     assert sorted(rows(whole)) == sorted(rows(parts))
@@ -66,7 +66,7 @@ def test_where_ranges_are_cut_changes_nothing_that_is_written(values: list[bytes
         assert parts[-1].next_offset == log[-1].offset + 1
 
 
-def test_what_cannot_be_read_becomes_a_dead_letter_with_its_bytes() -> None:
+def test_an_unreadable_record_becomes_a_dead_letter_with_its_bytes() -> None:
     (cut_range,) = read(records([JUNK, EVENT]))
     (letter,) = cut_range.tables["dead_letters"]
     assert (letter["topic"], letter["offset"], letter["value"], letter["stage"]) == (

@@ -35,7 +35,7 @@ def test_the_story_holds_every_record_type() -> None:
 
 
 @pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
-def test_every_row_carries_its_coordinates_and_stands_in_a_table_that_is_rebuilt_from_its_record(record: Any) -> None:
+def test_every_row_has_kafka_coordinates_and_a_table_of_its_record_type(record: Any) -> None:
     rows = rows_of(record, ORIGIN)
     assert bool(rows) is (type(record) not in NOT_STORED)
     assert {table for table, _ in rows} <= set(tables_of(type(record)))
@@ -83,7 +83,7 @@ def test_the_event_and_the_trajectory_both_keep_how_a_turn_was_sampled() -> None
     assert {name: of_trajectory[name] for name in SAMPLING} == SAMPLING
 
 
-def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens() -> None:
+def test_a_trajectory_row_has_its_versions_and_sampled_tokens() -> None:
     trajectory_row = row(make_trajectory(), "trajectories")
     assert (trajectory_row["tokens"], trajectory_row["sampled_tokens"]) == (5, 2)
     assert (trajectory_row["min_policy_version"], trajectory_row["max_policy_version"]) == (0, 0)

@@ -28,7 +28,7 @@ CUT = kept_bytes(b"k", encode(make_tool())[:12])
 LETTER = make_letter(topic="n.episode-events", partition=1, timestamp_ms=5, stage="assembly", **CUT)
 
 
-def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() -> None:
+def test_dead_letters_are_counted_by_kind_with_the_most_frequent_first() -> None:
     rare = replace(LETTER, error_class="InvalidRecordError", attempt=2)
     kinds = count_kinds([rare, LETTER, replace(LETTER, offset=8, timestamp_ms=9)])
     assert [(kind.error_class, kind.count, kind.most_attempts) for kind in kinds] == [
@@ -38,7 +38,7 @@ def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() 
     assert letter_origin(kinds[0].newest) == "n.episode-events:1:8"
 
 
-def test_a_letter_that_was_set_aside_no_longer_stands_and_a_later_one_does() -> None:
+def test_a_dead_letter_set_aside_does_not_hide_a_later_one() -> None:
     other = replace(LETTER, offset=8)
     (dismissal,) = set_aside([LETTER, replace(LETTER, stage="sink")], "its producer is gone", 9)
     assert standing_letters([LETTER, other, dismissal]) == [other]
@@ -82,18 +82,18 @@ def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:
 
 
 @given(st.binary(max_size=12))
-def test_any_header_gives_an_attempt(value: bytes) -> None:
+def test_any_header_gives_the_number_of_an_attempt(value: bytes) -> None:
     assert attempt_of([("other", b"9"), (ATTEMPT_HEADER, value)]) >= 0
 
 
 @pytest.mark.parametrize(
     ("headers", "attempt"), [([], 1), ([(ATTEMPT_HEADER, b"3")], 3), ([(ATTEMPT_HEADER, b"x")], 1)]
 )
-def test_an_attempt_stands_in_a_header(headers: list[tuple[str, bytes]], attempt: int) -> None:
+def test_the_number_of_an_attempt_is_in_a_header(headers: list[tuple[str, bytes]], attempt: int) -> None:
     assert attempt_of(headers) == attempt
 
 
-def test_what_only_the_owner_may_say_is_not_written_again() -> None:
+def test_a_record_that_needs_the_owners_signature_is_not_written_again() -> None:
     """A copy has no signature; and where nobody has a key, a forger's record would be believed at last."""
     said_by_operator = replace(make_excluded("e1"), writer_id=OPERATOR)
     for record in (make_tick(0), make_config("assembly", AssemblyConfig()), said_by_operator):

@@ -96,7 +96,7 @@ def make_sink(log: EndlessLog, tables: GatedTables, stop: asyncio.Event, max_row
 
 
 @pytest.mark.parametrize("max_rows", [8, 40])
-async def test_while_clickhouse_stands_still_reading_stops_at_twice_what_may_be_buffered(max_rows: int) -> None:
+async def test_reading_stops_at_twice_the_buffer_while_clickhouse_hangs(max_rows: int) -> None:
     log, tables, stop = EndlessLog(), GatedTables(), asyncio.Event()
     running = asyncio.create_task(make_sink(log, tables, stop, max_rows).run())
     for _ in range(1_000):

@@ -80,16 +80,14 @@ class BackendContract:
         request = make_request(base, batch_hash=batch_hash, rewards=rewards, model=model)
         return replace(request, config=self.config)
 
-    async def test_it_is_healthy_and_says_what_it_is(self, backend: Backend) -> None:
+    async def test_a_backend_is_healthy_and_names_its_capabilities(self, backend: Backend) -> None:
         assert isinstance(backend, Backend)
         assert await backend.is_healthy()
         capabilities = await backend.capabilities()
         assert capabilities.model == MODEL
         assert capabilities.max_sequence_tokens > 8
 
-    async def test_a_batch_becomes_a_new_version_whose_parent_is_its_base_and_the_journal_keeps_it(
-        self, backend: Backend
-    ) -> None:
+    async def test_a_batch_becomes_a_journalled_version_with_its_base_as_parent(self, backend: Backend) -> None:
         base = (await backend.versions()).head
         request = self.make_request(base)
         assert await backend.journal(request.batch_hash) is None
@@ -214,9 +212,8 @@ class BackendContract:
         assert await submit_and_wait(backend, skipped) == result
         assert (await backend.versions()).serving == beside
 
-    async def test_a_rollback_is_refused_by_name_or_the_next_version_grows_from_there_with_a_new_number(
-        self, backend: Backend
-    ) -> None:
+    async def test_a_version_after_a_rollback_has_a_new_number(self, backend: Backend) -> None:
+        """A backend that cannot roll back refuses it by name."""
         base = (await backend.versions()).head
         abandoned = self.make_request(base)
         undone = await submit_and_wait(backend, abandoned)

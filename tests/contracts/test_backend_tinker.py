@@ -110,7 +110,7 @@ def with_hints(request: TrainRequest) -> TrainRequest:
     return replace(request, trajectories=trajectories, config=TrainConfig(distill=Distillation()))
 
 
-async def test_hints_are_scored_at_the_service_by_the_version_that_the_step_begins_with(tmp_path: Path) -> None:
+async def test_the_base_version_of_a_step_scores_hints_at_the_service(tmp_path: Path) -> None:
     backend = TinkerBackend(
         TRAINED_MODEL, MemoryTinker(), tmp_path, place_hint=lambda prompt, hint: [*prompt, len(hint)]
     )

@@ -68,9 +68,7 @@ def started_step(step: int = 1) -> Publication:
 class TrainerLogContract:
     """The tests; a subclass gives the `world` fixture."""
 
-    async def test_batches_come_in_order_past_those_of_other_runs_and_bytes_that_are_none(
-        self, world: LogWorld
-    ) -> None:
+    async def test_batches_come_in_order_without_foreign_or_unreadable_records(self, world: LogWorld) -> None:
         own_batches = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
         await world.append(BATCHES, "main", b"\x00 not ours")
@@ -113,7 +111,7 @@ class TrainerLogContract:
         assert second.batch.number == 1
         await successor.close()
 
-    async def test_what_was_published_is_in_the_ledger_of_the_next_trainer(self, world: LogWorld) -> None:
+    async def test_published_records_are_in_the_ledger_of_the_next_trainer(self, world: LogWorld) -> None:
         log = world.log()
         await log.open()
         assert list(await log.read_ledger()) == []
@@ -126,7 +124,7 @@ class TrainerLogContract:
         assert list(await world.records(RUN_LOG)) == [version.record]
         await successor.close()
 
-    async def test_what_is_known_last_is_written_with_the_rest(self, world: LogWorld) -> None:
+    async def test_records_known_only_at_the_end_are_written_with_the_rest(self, world: LogWorld) -> None:
         version = Publication(POLICY_VERSIONS, "agent", make_version(0))
 
         async def last() -> list[Publication]:
@@ -139,7 +137,7 @@ class TrainerLogContract:
         assert list(await log.read_ledger()) == [version.record, started_step().record, started_step().record]
         await log.close()
 
-    async def test_where_the_last_records_fail_nothing_is_written(self, world: LogWorld) -> None:
+    async def test_a_publication_whose_last_records_fail_writes_nothing(self, world: LogWorld) -> None:
         await world.append(BATCHES, "main", make_batch(0, []))
 
         async def last() -> list[Publication]:
@@ -174,7 +172,7 @@ class TrainerLogContract:
         await older.close()
         await newer.close()
 
-    async def test_a_trainer_that_goes_on_after_another_took_over_leaves_it_undisturbed(self, world: LogWorld) -> None:
+    async def test_a_resumed_trainer_does_not_disturb_its_successor(self, world: LogWorld) -> None:
         older, newer = world.log(), world.log()
         await older.open()
         await older.require_charge()

@@ -83,7 +83,7 @@ async def play(model: FirstFreeCell, *, episodes: int, stop: bool = False) -> tu
     return agents, list(sink.records("episode-events"))
 
 
-async def test_groups_are_whole_games_at_one_opening_with_one_reward_each_and_a_prompt_for_every_turn() -> None:
+async def test_a_group_is_whole_games_from_one_opening() -> None:
     model = FirstFreeCell()
     agents, events = await play(model, episodes=6)
     starts = [event for event in events if isinstance(event, EpisodeStarted)]
@@ -105,7 +105,7 @@ async def test_stopped_agents_finish_the_games_they_have_begun() -> None:
         assert sum(isinstance(event, kind) for event in events) == agents.played
 
 
-def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_opening() -> None:
+def test_a_seed_gives_the_same_groups_without_held_out_openings() -> None:
     first, again, other = (list(islice(attempts(seed), 300)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_ope
     assert not {group.opening.id for group in first} & {opening.id for opening in held_out_openings()}
 
 
-async def test_an_evaluation_names_the_version_holds_its_rates_and_is_the_same_each_time() -> None:
+async def test_repeated_evaluations_of_a_version_give_the_same_rates() -> None:
     model = FirstFreeCell()
     async with make_client(model) as client:
         runs = [(0, 1), (0, 2), (1, 1)]

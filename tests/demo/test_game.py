@@ -98,7 +98,7 @@ def test_an_opponent_gives_the_same_reply_for_the_same_seed_and_board() -> None:
     assert all(first(board) in free_cells(board) for board in boards)
 
 
-def test_random_against_random_from_the_empty_board_scores_what_is_known() -> None:
+def test_random_players_on_the_empty_board_have_the_known_score() -> None:
     value = value_on([Opening("X", ())], uniform)
     assert (value.win, value.draw, value.loss) == pytest.approx((0.5849, 0.1270, 0.2881), abs=5e-5)
 

@@ -54,7 +54,7 @@ def test_a_ticket_and_its_verdict_depend_on_seed_and_number_alone() -> None:
     assert verdict_of(TRAFFIC.ticket(3, 7), 3) == verdict_of(TRAFFIC.ticket(3, 7), 3)
 
 
-def test_verdicts_err_stay_away_and_are_taken_back_at_the_stated_rates() -> None:
+def test_verdicts_are_wrong_absent_or_retracted_at_the_stated_rates() -> None:
     tickets = [TRAFFIC.ticket(1, number) for number in range(4000)]
     verdicts = [(ticket, verdict) for ticket in tickets if (verdict := verdict_of(ticket, 1))]
     assert 1 - len(verdicts) / 4000 == pytest.approx(SILENT, abs=0.02)
@@ -75,7 +75,7 @@ def test_only_a_teams_name_is_a_team(reply: str | None, team: str | None) -> Non
 
 
 @pytest.mark.parametrize("job", [RoutingJob(), LookUp()], ids=["routing", "orders"])
-def test_the_desk_notes_of_log_probs_what_the_server_reports(job: RoutingJob) -> None:
+def test_the_desk_records_the_log_prob_mode_of_the_server(job: RoutingJob) -> None:
     recorder = start_recorder(DeskSettings(1, "http://127.0.0.1:1/v1", "127.0.0.1:1", "demo.", "agent", job.run, 0))
     recorder.close(0.0)
     assert recorder.settings.logprob_mode == job.settings()["art_server"]["logprobs_mode"]
@@ -100,7 +100,7 @@ def customers(answer: Callable[[httpx.Request], Any], tickets: int) -> tuple[Cus
     return Customers(settings, init(sink=sink, producer="customers"), desk), sink
 
 
-async def test_each_ticket_is_settled_by_the_verdict_that_counts_and_reported_by_its_order(
+async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_DELAY_S", 0.01)
@@ -144,7 +144,7 @@ async def test_an_error_that_is_not_the_desks_ends_the_customers() -> None:
         await customers(broken, 1)[0].run()
 
 
-def test_words_alone_solve_the_traffic_and_not_what_is_unseen() -> None:
+def test_words_alone_solve_the_traffic_but_not_unseen_tickets() -> None:
     traffic = [TRAFFIC.ticket(50, number) for number in range(200)]
     unseen = [UNSEEN.ticket(0, number) for number in range(320)]
     assert bag_of_words(0, 600, traffic) > 0.9

@@ -48,14 +48,14 @@ class Draining:
         return self.now
 
 
-async def test_what_is_in_flight_is_waited_for_as_long_as_it_moves() -> None:
+async def test_the_demo_waits_for_attempts_in_flight_while_they_move() -> None:
     trained = [DemoStatus(events=9, groups=100, batches=100, steps=step) for step in range(101)]
     draining = Draining(*trained)
     assert (await drain(draining.look, draining.clock)).steps == 100
     assert draining.now > 5 * STUCK_S
 
 
-async def test_what_stands_still_ends_the_demo_with_what_is_left() -> None:
+async def test_attempts_that_stop_moving_end_the_demo_with_their_count() -> None:
     draining = Draining(DemoStatus(episodes=9, trajectories=7, batches=3, steps=2))
     with pytest.raises(UnavailableError, match="2 attempts are not yet trajectories and 1 batches are not yet steps"):
         await drain(draining.look, draining.clock)
@@ -76,7 +76,7 @@ def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
     assert GameJob.amounts.paced(1e6) == GameJob.amounts
 
 
-def test_fewer_tickets_come_where_they_would_take_longer_but_not_fewer_than_teach_something() -> None:
+def test_a_slow_machine_gets_fewer_tickets_down_to_a_minimum() -> None:
     amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2, fewest=1000)
     assert [amounts.paced(evaluation_s).episodes for evaluation_s in (50.0, 128.0, 1000.0)] == [1600, 1500, 1000]
 

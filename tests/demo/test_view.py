@@ -47,7 +47,7 @@ def make_comparison() -> BeforeAndAfter:
     return BeforeAndAfter(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6), "win")
 
 
-def test_one_line_says_everything_that_matters() -> None:
+def test_the_status_line_has_every_count() -> None:
     text = line(STATUS, phase="customers write", so_far="25 of 400 tickets", elapsed_s=12.3)
     assert text == (
         "  12 s  customers write: 25 of 400 tickets; attempts 100, trajectories 96, groups 12 (2 without signal), "
@@ -101,7 +101,7 @@ def test_a_sparkline_runs_from_the_least_to_the_greatest() -> None:
     assert len(sparkline([float(n) for n in range(100)], width=10)) == 10
 
 
-def test_neighbouring_groups_are_joined_to_points_and_the_rest_joins_the_last() -> None:
+def test_neighbouring_groups_become_points_with_the_rest_in_the_last() -> None:
     groups = [GroupWins(version, 0.5) for version in range(7)]
     assert [point.version for point in points(groups, size=3)] == [1, 4.5]
     assert points(groups[:1], size=3)[0].wins.value == 0.5
@@ -115,7 +115,7 @@ def test_the_band_is_of_groups_since_attempts_at_one_opening_end_alike() -> None
     assert alike.high - alike.low > mixed.high - mixed.low == 0
 
 
-def test_reference_lines_rise_with_what_the_player_knows() -> None:
+def test_reference_lines_rise_with_the_skill_of_the_player() -> None:
     shares = [share for _, share in GameJob().references(0, GameJob.amounts)]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(0.930, abs=5e-4)

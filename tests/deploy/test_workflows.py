@@ -20,7 +20,7 @@ def jobs_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_every_action_is_pinned_by_its_commit_and_no_job_may_more_than_it_says(path: Path) -> None:
+def test_every_workflow_has_pinned_actions_and_least_permissions(path: Path) -> None:
     assert yaml.safe_load(path.read_text())["permissions"] == {}
     for job in jobs_of(path).values():
         assert "timeout-minutes" in job or "needs" in job

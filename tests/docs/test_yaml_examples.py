@@ -57,7 +57,7 @@ def test_the_settings_page_names_every_section() -> None:
         assert f"\n{section}:" in text
 
 
-def test_what_the_page_calls_defaults_are_the_defaults() -> None:
+def test_the_defaults_on_the_page_are_the_defaults_of_the_settings() -> None:
     text = (DOCS / "settings.md").read_text().partition("## What applies if you write nothing")[2]
     defaults = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)[0]
     assert Settings.model_validate(yaml.safe_load(defaults)) == Settings()

@@ -22,7 +22,7 @@ def one_step_episode(name: str, log_ratio: float, reward: float) -> Logged:
     return Logged(name, "task", name, (Step(log_ratio, reward),))
 
 
-def test_a_version_that_does_what_was_recorded_earns_what_was_earned() -> None:
+def test_a_version_equal_to_the_recorded_one_earns_the_same() -> None:
     episodes = [one_step_episode(f"e{n}", 0.0, float(n % 4 == 0)) for n in range(200)]
     estimates = estimate_reward(episodes, low=0, high=1)
     assert (estimates.overlap.effective, estimates.overlap.mean_weight, estimates.overlap.missing) == (200, 1, 0)
@@ -68,7 +68,7 @@ def test_equal_rewards_still_have_an_interval() -> None:
     assert moved.by_name[BEST].difference.low < 0 < moved.by_name[BEST].difference.high
 
 
-def test_a_turn_counts_by_what_led_to_it_and_not_by_what_came_after() -> None:
+def test_a_turn_is_weighted_only_by_earlier_turns() -> None:
     """The first turn earns 1 and is as likely in both versions; the second one moves only the plain weights."""
     likely, unlikely = (Step(0.0, 1.0), Step(log(2), 0.0)), (Step(0.0, 1.0), Step(log(2 / 3), 0.0))
     episodes = [Logged(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
@@ -78,7 +78,7 @@ def test_a_turn_counts_by_what_led_to_it_and_not_by_what_came_after() -> None:
     assert per_decision.high - per_decision.low < 0.5 * (ips.high - ips.low)
 
 
-def test_rewards_come_back_in_their_own_unit_and_outside_their_bounds_are_counted() -> None:
+def test_estimates_have_the_unit_and_the_bounds_of_their_rewards() -> None:
     world = bandit(0.4)
     episodes = world.draw(Random(3), 2_000)
     stretched = [
@@ -146,7 +146,7 @@ def test_few_episodes_are_refused() -> None:
     assert estimate_reward([], low=0, high=1).overlap.refusal.startswith("0 episodes are too few")
 
 
-def test_log_probs_that_are_not_of_what_was_sampled_are_noticed() -> None:
+def test_log_probs_of_unsampled_tokens_are_noticed() -> None:
     episodes = [one_step_episode(f"e{n}", 0.5, 1.0) for n in range(500)]
     assert "should have 1" in estimate_reward(episodes, low=0, high=1).overlap.refusal
 
@@ -182,7 +182,7 @@ def test_the_interval_of_the_divergence_holds_the_truth_as_often_as_it_says(name
     assert coverage >= 0.93
 
 
-def test_how_far_a_version_is_in_what_was_never_recorded_is_not_guessed() -> None:
+def test_a_divergence_in_unrecorded_answers_is_not_guessed() -> None:
     """The log shows nine tenths of it, which are near the base; the whole version is not."""
     world = drift(0.3, 0.1, never=0.1)
     weights = [2.718281828459045**log_ratio for log_ratio, _, _ in world.draw(Random(1), 1_000)]

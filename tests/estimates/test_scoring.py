@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.estimates.following import find_due
+from rollbus.estimates.candidate_estimator import find_due
 from rollbus.estimates.scoring import EndpointScorer
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.config import ESTIMATES
@@ -128,7 +128,7 @@ def test_the_newest_candidate_above_the_serving_version_is_estimated_once() -> N
         (["--follow", "--replay", "r"], "--follow estimates by the recorded rewards alone"),
     ],
 )
-def test_a_command_that_cannot_be_meant_is_refused_before_a_broker_is_asked(arguments: list[str], says: str) -> None:
+def test_an_impossible_command_is_refused_before_a_broker_is_asked(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(rollbus, ["policy", "estimate", *arguments])
     assert result.exit_code == 1
     assert says in result.output

@@ -15,10 +15,10 @@ from rollbus.local.process.service import Service
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
-from tests.faults.recorded import LogContents
+from tests.faults.log_contents import LogContents
 from tests.faults.seed import REPEAT, SEED
 from tests.services.conftest import clickhouse, namespace
-from tests.services.shared import shared_service
+from tests.services.shared_service import shared_service
 from tests.services.streams.fixtures import stream_settings
 from tests.services.streams.process import WorkerProcess
 

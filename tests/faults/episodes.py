@@ -29,8 +29,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.state.ticker import config_applied
 from tests.builders import make_episode
+from tests.faults.log_contents import LogContents, read_everything
 from tests.faults.oracle import Pair, check_log
-from tests.faults.recorded import LogContents, read_everything
 from tests.flow.reference import expect
 from tests.services.streams.fixtures import read_topic
 from tests.waiting import until_found

@@ -26,7 +26,7 @@ from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
-from tests.faults.recorded import Entry, LogContents
+from tests.faults.log_contents import Entry, LogContents
 from tests.flow.in_memory import Log, Reader
 from tests.streams.simulation.naive import IN_ROUNDS, NO_ROUND, by_round
 

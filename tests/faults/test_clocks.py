@@ -29,7 +29,7 @@ async def test_workers_with_clocks_an_hour_apart_do_not_time_out(
 
 
 @pytest.mark.parametrize("hours", [-1, 1, 5])
-async def test_a_producer_whose_clock_is_wrong_is_heard(
+async def test_events_of_a_producer_with_a_wrong_clock_are_used(
     hours: int, settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     worker = await open_worker(workers, settings)

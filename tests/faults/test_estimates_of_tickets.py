@@ -21,7 +21,7 @@ def near() -> dict[int, Answered]:
 
 
 @pytest.mark.parametrize("steps", TICKET_STEPS[1:])
-def test_intervals_from_recorded_tickets_hold_what_a_later_version_earns_and_how_far_it_is(steps: int) -> None:
+def test_intervals_from_tickets_hold_a_later_versions_reward_and_divergence(steps: int) -> None:
     answered = near()[steps]
     coverage, refused = measure_coverage(answered.world(), runs=RUNS, episodes=ANSWERS)
     assert refused < 0.05
@@ -33,7 +33,7 @@ def test_intervals_from_recorded_tickets_hold_what_a_later_version_earns_and_how
     assert held_drift >= NEAREST
 
 
-def test_a_version_that_learned_to_say_what_was_never_recorded_is_refused() -> None:
+def test_a_version_with_learned_unrecorded_answers_is_refused() -> None:
     (far,) = answered_tickets(TICKET_STEPS[0], [60], tickets=8, says="Sorry").values()
     _, refused = measure_coverage(far.world(), runs=20, episodes=ANSWERS)
     assert refused == 1

@@ -9,7 +9,7 @@ import pytest
 from rollbus.streams.kafka.settings import StreamSettings
 from tests.faults.conftest import NewWorker, finish, open_worker
 from tests.faults.episodes import Traffic, numbers_until, pipeline
-from tests.faults.recorded import read_everything
+from tests.faults.log_contents import read_everything
 from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)]  # six processes start in turn

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings
@@ -45,7 +45,7 @@ run_sink(settings)
 NEVER = 0
 
 
-async def test_a_topic_made_again_behind_a_killed_worker_is_read_whole_once_the_loss_is_accepted(
+async def test_a_worker_reads_a_recreated_topic_whole_once_its_loss_is_accepted(
     settings: StreamSettings, traffic: Traffic, workers: NewWorker, tmp_path: Path
 ) -> None:
     worker = workers(settings)
@@ -92,7 +92,7 @@ async def sink(settings: SinkSettings, freezes_at: int = NEVER) -> AsyncIterator
             await process.wait()
 
 
-async def test_a_sink_that_was_frozen_between_cutting_and_noting_hides_nothing_when_it_goes_on(
+async def test_a_sink_frozen_before_it_notes_a_range_hides_no_row(
     sink_settings: SinkSettings, chance: random.Random
 ) -> None:
     enough = asyncio.Event()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.services, pytest.mark.faults]
 
 
 @pytest.mark.parametrize("topic", [EPISODE_EVENTS, TRAJECTORIES], ids=lambda topic: topic.name)
-async def test_partitions_added_under_a_worker_end_it_before_anything_is_routed_by_them(
+async def test_a_worker_ends_before_it_routes_by_added_partitions(
     topic: Topic, settings: StreamSettings, traffic: Traffic, workers: NewWorker
 ) -> None:
     worker = workers(settings)

@@ -27,8 +27,8 @@ from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.stages.resample import HOUR_MS
 from tests.builders import make_episode
 from tests.faults.conftest import SESSION_S, NewWorker, open_worker
+from tests.faults.log_contents import read_everything
 from tests.faults.oracle import Pair, check_log
-from tests.faults.recorded import read_everything
 from tests.services.stack import resample_maker
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.services.streams.process import WAIT_S

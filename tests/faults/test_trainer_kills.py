@@ -149,7 +149,7 @@ async def kept_running(world: TrainerWorld, trainer: Process, until: Callable[[]
     return trainer
 
 
-async def test_trainers_that_are_stopped_and_go_on_end_themselves_and_not_their_successor(
+async def test_trainers_resumed_after_a_freeze_end_only_themselves(
     kafka: str, namespace: str, killed_server: ArtServer, undisturbed_versions: Sequence[str], chance: random.Random
 ) -> None:
     """Each is started again, as a supervisor does: it waits, and takes over from the next that is stopped."""

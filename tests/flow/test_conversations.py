@@ -50,7 +50,7 @@ class Agents:
         await self.flow.tick(make_tick(self.seconds, stream_time_ms=START_MS + 1000 * self.seconds))
 
 
-async def test_what_is_said_in_another_process_an_hour_later_trains_the_answer_before() -> None:
+async def test_words_in_another_process_an_hour_later_train_the_last_answer() -> None:
     agents = Agents()
     first, second = agents.recorders
     await agents.pass_time()

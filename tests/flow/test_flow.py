@@ -15,7 +15,7 @@ from rollbus.schemas.records.config import (
 from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.state.stage import PureAsEffects
-from rollbus.ui.acting import Acting
+from rollbus.ui.page_reports import Acting
 from rollbus.ui.sessions import PageJudge
 from tests.builders import START_MS, make_episode, make_reward, make_tick, make_turn
 from tests.flow.in_memory import Flow

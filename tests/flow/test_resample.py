@@ -68,7 +68,7 @@ async def make(
     return resampler.counts, sink
 
 
-async def test_traffic_with_one_attempt_becomes_a_full_group_and_every_record_says_how() -> None:
+async def test_resampled_attempts_complete_the_group_of_a_single_attempt() -> None:
     flow = make_flow()
     await flow.tick(make_tick(0))
     publish(flow, make_episode("traffic", reward=0.0, start=TRAFFIC))
@@ -151,7 +151,7 @@ async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_them() -> N
     assert counts == {"made": 40}
 
 
-async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_episode_ends(
+async def test_an_agent_that_ignores_cancellation_blocks_no_later_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resample, "CANCEL_S", 0.01)
@@ -180,7 +180,7 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
     assert sorted(ended) == ["r1", "r2", "r3"]
 
 
-async def test_so_many_agents_that_go_on_begin_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_hanging_agents_stop_further_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resample, "MAX_HUNG", 1)
     monkeypatch.setattr(resample, "CANCEL_S", 0.01)
     over, begun = asyncio.Event(), list[str]()
@@ -205,7 +205,7 @@ async def test_an_attempt_too_late_for_its_group_is_not_made(now_ms: int, writte
     assert any(isinstance(record, Event) for record in sink.records()) == (outcome == "made")
 
 
-async def test_only_so_many_attempts_run_at_once() -> None:
+async def test_attempts_run_at_once_up_to_the_configured_number() -> None:
     running, most = 0, 0
 
     async def agent(attempt: Attempt) -> None:

@@ -89,9 +89,7 @@ def test_a_copy_of_the_client_shares_the_allowance() -> None:
 
 
 @pytest.mark.parametrize(("status", "left", "unsure"), [(400, 50, False), (500, 0, True)])
-def test_a_failed_call_is_made_once_and_returns_only_tokens_that_were_not_sampled(
-    status: int, left: int, unsure: bool
-) -> None:
+def test_a_failed_call_returns_only_unsampled_tokens_without_a_retry(status: int, left: int, unsure: bool) -> None:
     server, allowance = Server(status=status), Allowance(50)
     with pytest.raises(openai.APIStatusError):
         limited(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)

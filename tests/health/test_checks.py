@@ -41,7 +41,7 @@ def test_less_memory_than_the_model_was_seen_to_take_is_a_note(
     assert ("lora" in finding.remedy) == (state == "note" and lora is None)
 
 
-def test_memory_is_no_matter_where_the_model_is_elsewhere() -> None:
+def test_the_memory_check_passes_if_the_model_is_on_another_machine() -> None:
     run = RunConfig().model_dump()
     settings = Settings.model_validate(
         {"runs": [run], "trainer": {"backend": {"type": "art-server", "url": "http://elsewhere:7999"}}}

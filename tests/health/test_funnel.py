@@ -110,7 +110,7 @@ def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None
     assert "at this rate the first step never comes" in never.verdict
 
 
-def test_a_batch_that_is_made_is_trained_next_however_few_groups_wait_behind_it() -> None:
+def test_a_finished_batch_is_trained_next_however_few_groups_wait() -> None:
     drawn = funnel(count(4, "", 18), run={"open_batches": 1, "waiting_groups": 2, "step": 4})
     assert drawn.verdict.endswith(
         "the batch of step 5 is made, and is trained now or next; 2 of 16 groups wait for the one after it"
@@ -165,7 +165,7 @@ def test_turns_without_ids_are_named_with_the_server_that_gave_them() -> None:
     )
 
 
-def test_a_reward_that_no_component_reads_is_named_with_the_setting_that_reads_it() -> None:
+def test_an_unread_reward_is_named_with_the_setting_that_reads_it() -> None:
     settings = FunnelSettings(scoring=NAMED_REWARD)
     drawn = funnel(count(1, "score_missing", 40), settings=settings, rewards=(RewardCount("thumbs", 40, 40),))
     words = words_of(drawn, "unread_rewards")
@@ -180,7 +180,7 @@ def test_a_users_own_reward_function_may_read_any_name() -> None:
     assert names_read(ScoringConfig(rewards=(renamed, length))) == frozenset({"thumbs"})
 
 
-def test_rewards_that_come_too_late_are_named_with_the_median_and_the_value_to_set() -> None:
+def test_late_rewards_are_named_with_their_median_and_the_value_to_set() -> None:
     late = RewardCount("reward", 40, 40, late=40, median_ms=3_100, most_ms=7_900)
     words = words_of(funnel(count(1, "score_missing", 40), rewards=(late,)), "late_rewards")
     assert "40 of 40 reports named 'reward' came too late for their score" in words
@@ -221,7 +221,7 @@ def test_groups_without_a_signal_are_counted() -> None:
     assert funnel(count(5), run={"groups": 10, "groups_with_signal": 6}).notices == ()
 
 
-def test_a_learner_that_serves_nothing_that_the_agent_asked_for_is_named() -> None:
+def test_a_learner_without_the_agents_model_or_version_is_named() -> None:
     drawn = funnel(count(2, "not_targeted", 4), turns=(TurnCount("qwen", "", 4, (1,)),))
     assert "answered by qwen, and run main trains agent: the learner serves no version" in words_of(
         drawn, "other_model"
@@ -232,7 +232,7 @@ def test_a_learner_that_serves_nothing_that_the_agent_asked_for_is_named() -> No
     assert ours.notices == ()
 
 
-def test_a_filter_that_matches_nothing_is_named_beside_what_there_is() -> None:
+def test_a_filter_that_matches_nothing_is_named_beside_the_tasks_seen() -> None:
     settings = FunnelSettings(RunConfig(filter=FilterConfig(tasks=("refunds",))))
     drawn = funnel(count(2, "not_targeted", 9), settings=settings, run={"tasks": ("ticket",), "agents": ("",)})
     words = words_of(drawn, "empty_filter")
@@ -262,7 +262,7 @@ def test_a_few_losses_while_more_is_on_its_way_block_nothing() -> None:
     assert funnel(count(3, "no_signal", 2), count(2, "", 9)).blocked_at is None
 
 
-def test_a_step_for_which_no_reward_has_come_yet_waits_for_rewards() -> None:
+def test_a_step_without_any_reward_waits_for_rewards() -> None:
     assert funnel(count(1, "", 9)).verdict == (
         "0 of 9 episodes are trained; 0 of 16 groups: the first step waits for rewards; 9 episodes have none yet"
     )
@@ -270,7 +270,7 @@ def test_a_step_for_which_no_reward_has_come_yet_waits_for_rewards() -> None:
     assert "at this rate the first step never comes" in funnel(count(2, "", 9)).verdict
 
 
-def test_no_traffic_is_said() -> None:
+def test_missing_traffic_is_reported() -> None:
     assert funnel(run={"newest_episode_ms": 0}).verdict.startswith("no episode has begun yet")
     old = funnel(run={"newest_episode_ms": NOW_MS - 72 * HOUR_MS})
     assert old.verdict == "no episode has begun in the last 24 hours; the newest began 3 days ago"
@@ -331,7 +331,7 @@ def draw_data(*beats: Any) -> Picture:
     return draw_picture(Look(now_ms=NOW_MS, beats=beats, events=100), LagHistory(300), AlarmLimits())
 
 
-def test_data_that_no_process_assembles_is_a_problem_and_an_empty_namespace_is_not() -> None:
+def test_only_data_without_an_assembling_process_is_a_problem() -> None:
     (problem,) = draw_data().problems
     assert problem.alarm == "no_process"
     assert "no process lives, and episode-events has data" in problem.what
@@ -349,7 +349,7 @@ def test_data_that_no_process_assembles_is_a_problem_and_an_empty_namespace_is_n
     assert (missing.alarm, "`rollbus start`" in missing.remedy) == ("no_topics", True)
 
 
-def test_what_users_did_next_is_one_line() -> None:
+def test_the_next_turns_of_users_are_one_line() -> None:
     counts = (
         NextTurnCount("signal", "thanks", 6, 0),
         NextTurnCount("signal", "correction", 3, 0),

@@ -51,7 +51,7 @@ def test_every_metric_that_rules_and_dashboard_ask_for_is_exported() -> None:
     assert {(where, name) for where, name in queried_names if name not in exported_names} == set()
 
 
-def test_a_process_exports_no_zero_of_what_only_others_measure() -> None:
+def test_a_process_exports_no_zero_for_metrics_of_other_processes() -> None:
     """`absent(rollbus_dead_letters)` says that nothing watches the log, whatever else is scraped."""
     counted = {kind: set(re.findall(r"^(rollbus_(?!build)\w+) ", metrics.render(kind), re.MULTILINE)) for kind in KINDS}
     assert "rollbus_dead_letters" in counted["alarms"]

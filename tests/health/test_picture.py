@@ -67,14 +67,14 @@ def archive_beat(age_s: float, **changes: Any) -> Beat:
     return make_beat("archive", age_s=age_s, started_s=age_s + 60, is_last=True, positions=reached, **changes)
 
 
-def test_an_archive_that_no_job_comes_to_any_more_is_behind_before_retention_deletes() -> None:
+def test_an_archive_without_new_jobs_is_behind_before_retention_deletes() -> None:
     assert alarms(draw(make_beat(), archive_beat(83 * HOUR_S))) == []
     (problem,) = draw(make_beat(), archive_beat(200 * HOUR_S), archive_beat(85 * HOUR_S)).problems
     assert problem.alarm == "archive_behind"
     assert problem.what == "the archive is 4 days behind, and Kafka keeps records for 7 days"
 
 
-def test_what_the_last_archive_job_missed_is_said_until_one_misses_nothing() -> None:
+def test_missed_records_of_an_archive_job_are_reported_until_a_whole_one() -> None:
     lost = archive_beat(2 * HOUR_S, trouble="retention deleted drops[0] 3 … 8 before this run")
     (problem,) = draw(make_beat(), lost).problems
     assert (problem.alarm, "drops[0] 3 … 8" in problem.what) == ("archive_missing", True)
@@ -96,7 +96,7 @@ def test_a_process_that_misses_three_beats_is_dead_for_the_others() -> None:
     assert problem.what.endswith("silent for 17 s; it ended: the base was rolled back")
 
 
-def test_a_process_that_ended_as_it_was_asked_to_is_not_missed() -> None:
+def test_a_process_that_ended_on_request_is_not_missed() -> None:
     picture = draw(make_beat(age_s=600, is_last=True))
     assert (picture.processes[0].state, picture.problems) == ("stopped", ())
 
@@ -132,7 +132,7 @@ def test_a_stuck_worker_is_reported_before_it_ends_itself() -> None:
     assert waiting_s + 3 * HealthSection().interval_s < StreamSettings().stalled_s
 
 
-def test_a_part_that_waits_is_named_while_the_other_parts_of_its_process_move() -> None:
+def test_a_waiting_part_is_named_while_the_rest_of_its_process_moves() -> None:
     first = make_beat().heartbeat
     stuck = advance(first, Report(work=first.work + 9, waits=("stage scoring[0] at 7", 601.0)), now_ms=NOW_MS)
     (problem,) = draw(Beat(stuck, NOW_MS)).problems
@@ -142,7 +142,7 @@ def test_a_part_that_waits_is_named_while_the_other_parts_of_its_process_move() 
     assert (moves.waiting_since_ms, moves.waiting_at) == (None, None)
 
 
-def test_beats_say_since_when_work_waits_and_forget_it_when_work_moves() -> None:
+def test_beats_say_since_when_work_waits() -> None:
     first = make_beat().heartbeat
     still = advance(first, Report(work=0, is_behind=True), now_ms=1)
     still = advance(still, Report(work=0, is_behind=True), now_ms=2)
@@ -152,7 +152,7 @@ def test_beats_say_since_when_work_waits_and_forget_it_when_work_moves() -> None
     assert advance(still, Report(work=0, trouble="x" * 10_000), now_ms=4).trouble == "x" * 500
 
 
-def test_a_clock_that_is_wrong_and_a_disk_that_is_low_are_problems_of_their_host() -> None:
+def test_a_wrong_clock_and_a_full_disk_are_problems_of_their_host() -> None:
     beat = make_beat(beat_at_ms=NOW_MS + 60_000, disk_free_bytes=2**30, disk_total_bytes=2**40)
     problems = {problem.alarm: problem for problem in draw(beat, make_beat("sink")).problems}
     assert problems["clock"].what == "the clock of here is 61 s ahead of the broker's"
@@ -193,7 +193,7 @@ def test_lag_that_rises_and_falls_with_ticks_is_not_a_problem() -> None:
         assert growing == (["scoring in trajectories"] if at_s >= 300 else [])
 
 
-def test_a_run_without_a_step_for_long_and_one_whose_step_failed_are_problems() -> None:
+def test_a_run_with_a_failed_step_or_no_recent_one_is_a_problem() -> None:
     assert alarms(draw(steps=[step_of(1, age_s=4_000)])) == ["no_step"]
     failed = StepFailed(
         run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
@@ -222,7 +222,7 @@ def test_a_run_that_was_paused_or_stopped_owes_no_step_and_says_why() -> None:
     assert alarms(draw(other, steps=[step_of(1, age_s=4_000)])) == ["no_step"]
 
 
-def test_a_run_without_traffic_is_said_to_have_none() -> None:
+def test_a_run_without_traffic_is_reported_as_idle() -> None:
     picture = draw(make_beat("trainer"), steps=[step_of(1, age_s=8_000)])
     assert alarms(add_traffic(picture, 0, LIMITS)) == ["no_step"]
     assert alarms(add_traffic(picture, NOW_MS - 60_000, LIMITS)) == ["no_step"]
@@ -242,7 +242,7 @@ def test_a_long_update_is_named_and_its_processes_work() -> None:
     assert alarms(draw(*busy)) == ["waiting", "waiting"]
 
 
-def test_beats_of_before_the_clock_was_set_back_prove_nothing() -> None:
+def test_beats_from_before_a_clock_was_set_back_do_not_count() -> None:
     picture = draw(make_beat(age_s=-3_600.0), make_beat("sink"))
     (problem,) = picture.problems
     assert problem.what.startswith("worker 7 on here has not beaten since the broker's clock was set back by 60 min")
@@ -287,7 +287,7 @@ def test_dead_letters_are_a_problem_while_they_are_new() -> None:
     assert alarms(draw(dead_letters=3, newest_dead_letter_ms=NOW_MS - 4_000_000)) == []
 
 
-def test_what_is_not_to_be_watched_is_not() -> None:
+def test_an_alarm_without_a_limit_is_off() -> None:
     off = AlarmLimits(no_step_s=None, dead_letters_s=None, clock_s=None, waiting_s=None)
     beat = make_beat(beat_at_ms=NOW_MS + 60_000, waiting_since_ms=1)
     look: dict[str, Any] = {"steps": [step_of(1, age_s=9_999)], "dead_letters": 1, "newest_dead_letter_ms": NOW_MS}

@@ -46,7 +46,7 @@ def test_an_alarm_is_sent_at_its_beginning_and_its_end_only() -> None:
     }
 
 
-async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes_on(
+async def test_a_failed_webhook_gets_the_alarm_again_while_watching_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rollbus.health.reporter.FIRST_PAUSE_S", 0.01)

@@ -17,7 +17,7 @@ from rollbus.ui.door import page_token
 from tests.console import ROLLBUS
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
 from tests.services.art.fixtures import ArtServer, Launcher
-from tests.services.endpoint.guarded import Guarded
+from tests.services.endpoint.guarded_endpoint import Guarded
 
 MIB = 1 << 20
 CHAT = b'{"model": "agent", "messages": [{"role": "user", "content": "choose"}], "max_tokens": 1}'

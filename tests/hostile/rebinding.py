@@ -22,7 +22,7 @@ import pytest
 from rollbus.stack_settings import HOST
 from tests.hostile.doors import Place
 from tests.hostile.places import all_places, grpc_port, places
-from tests.services.endpoint.guarded import guarded
+from tests.services.endpoint.guarded_endpoint import guarded
 from tests.web import QuietHandler, serve
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]

@@ -48,7 +48,7 @@ def test_the_engine_starts_with_any_environment(tmp_path: Path) -> None:
     assert done.returncode == 0, done
 
 
-def test_packages_of_the_user_or_of_another_environment_are_found_and_no_other_file_of_the_machine(
+def test_the_users_packages_can_be_imported_but_no_other_file_opened(
     tmp_path: Path,
 ) -> None:
     (packages := tmp_path / "own" / "site-packages").mkdir(parents=True)

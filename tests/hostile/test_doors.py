@@ -8,7 +8,7 @@ import pytest
 from rollbus.stack_settings import HOST
 from tests.hostile.doors import Place, ask
 from tests.hostile.places import MIB, all_places, grpc_port, places
-from tests.services.endpoint.guarded import guarded
+from tests.services.endpoint.guarded_endpoint import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 pytestmark = pytest.mark.services
@@ -80,7 +80,7 @@ async def test_silent_and_slow_requests_are_ended(all_places: list[Place]) -> No
     assert {status for _, status in statuses} <= {408, 0}
 
 
-async def test_what_follows_a_body_that_is_framed_in_two_ways_is_never_answered(all_places: list[Place]) -> None:
+async def test_no_request_after_an_ambiguously_framed_body_is_answered(all_places: list[Place]) -> None:
     """The connection is closed: what a proxy would read as a second request is none."""
 
     async def check_closed(place: Place) -> None:

@@ -23,7 +23,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.producers import Recorder, init
@@ -39,7 +39,7 @@ from tests.hostile.doors import TOKEN, command
 from tests.producers.imports.formats.reading import request_of
 from tests.producers.imports.formats.test_otlp import AGENT
 from tests.services.art.fixtures import ArtServer, Launcher
-from tests.services.endpoint.guarded import Guarded, running_endpoint
+from tests.services.endpoint.guarded_endpoint import Guarded, running_endpoint
 from tests.services.kafka.acl_broker import Server, acl_server, connection, kafka_section, settings_of
 from tests.services.streams.fixtures import read_topic
 from tests.waiting import wait_until
@@ -236,7 +236,7 @@ REPORTING: dict[str, Callable[[Stack, str, str], None]] = {
 
 
 @pytest.mark.parametrize("door", REPORTING)
-def test_a_report_is_its_principals_in_the_log_and_in_sql(stack: Stack, door: str) -> None:
+def test_a_report_has_its_principal_in_the_log_and_in_sql(stack: Stack, door: str) -> None:
     agent, reporter = f"watched-{door}", f"reporter-{door}"
     episode_id = record(stack, stack.token(agent))
     REPORTING[door](stack, stack.token(reporter), episode_id)
@@ -244,14 +244,14 @@ def test_a_report_is_its_principals_in_the_log_and_in_sql(stack: Stack, door: st
     check_rows(stack, episode_id, recorded_by=agent, reported_by={agent, reporter})
 
 
-def test_the_owners_own_feedback_on_the_page_is_the_operators(stack: Stack) -> None:
+def test_the_owners_feedback_on_the_page_is_the_operators(stack: Stack) -> None:
     episode_id = record(stack, stack.token("watched-by-owner"))
     report_at_page(stack, TOKEN, episode_id)
     check_log(stack, episode_id, recorded_by="watched-by-owner", reported_by={"watched-by-owner", "operator"})
 
 
-def test_no_agents_key_trains_and_the_owners_does(stack: Stack) -> None:
-    """Every agent held the one token that opened all."""
+def test_only_the_owners_key_trains(stack: Stack) -> None:
+    """A token that an agent holds does not open the door of the learner."""
     url = f"http://127.0.0.1:{stack.ports['control']}/rollbus/v1/versions"
     for token, status in ((stack.token("agent-that-would-train"), 403), ("none", 401), (TOKEN, 200)):
         assert httpx.get(url, headers={"authorization": f"Bearer {token}"}, timeout=120).status_code == status

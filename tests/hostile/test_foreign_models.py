@@ -49,7 +49,7 @@ def change(source: Path, file: str, **fields: Any) -> None:
         ("text_config", {"nested": [{"auto_map": {"AutoModel": "m.M"}}]}),
     ],
 )
-def test_a_setting_that_would_run_or_fetch_code_is_refused_by_name_at_every_way_in(
+def test_every_way_in_refuses_a_setting_that_runs_or_fetches_code(
     source: Path, tmp_path: Path, file: str, field: str, value: Any
 ) -> None:
     change(source, file, **{field: value})
@@ -67,7 +67,7 @@ def test_settings_of_ordinary_models_are_not_refused(source: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../../escape", "/tmp/escape", "..", ".hidden", "a/b", "", "a\n"])
-def test_a_name_is_a_name(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_models_name_cannot_be_a_path(source: Path, tmp_path: Path, name: str) -> None:
     cache = tmp_path / "deep" / "cache"
     if name:
         with pytest.raises(ConfigurationError, match="cannot name a model's folder"):

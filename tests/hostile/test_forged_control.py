@@ -37,7 +37,7 @@ FORGED_CONTROLS = (
 
 @pytest.mark.parametrize("forged", FORGED_CONTROLS, ids=lambda record: type(record).__name__)
 @pytest.mark.parametrize("how", forgeries(EPISODE_EVENTS, FORGED_CONTROLS[0]))
-async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: Any, how: str) -> None:
+async def test_assembly_takes_no_unsigned_control_record(forged: Any, how: str) -> None:
     door = Door(AssemblyStage(AssemblyConfig()))
     await door.write_signed(make_tick(0))
     await door.write(make_started())
@@ -51,7 +51,7 @@ async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: A
 
 
 @pytest.mark.parametrize("forged", FORGED_CONTROLS[:2], ids=lambda record: type(record).__name__)
-async def test_the_alias_stage_takes_none_either(forged: Any) -> None:
+async def test_the_alias_stage_takes_no_unsigned_control_record(forged: Any) -> None:
     door = Door(AliasStage(AssemblyConfig()))
     await door.write(make_alias("order-7"))
     for headers in forgeries(ALIASES, forged).values():
@@ -60,7 +60,7 @@ async def test_the_alias_stage_takes_none_either(forged: Any) -> None:
     assert door.work.state.clock.now_ms == 0
 
 
-async def test_what_the_owner_signs_takes_effect() -> None:
+async def test_records_signed_by_the_owner_take_effect() -> None:
     door = Door(AssemblyStage(AssemblyConfig()))
     await door.write_signed(make_tick(0))
     await door.write_signed(make_config("assembly", AssemblyConfig(min_episode_length=3)))
@@ -84,7 +84,7 @@ async def test_both_keys_hold_while_one_replaces_the_other() -> None:
     assert door.refusals == []
 
 
-async def test_records_from_before_the_first_key_count_as_long_as_the_brokers_clock_says_so() -> None:
+async def test_unsigned_records_count_if_the_broker_dates_them_before_the_key() -> None:
     signing = keys(KEY, signed_since="2026-01-01T00:00:00Z")
     door = Door(AssemblyStage(AssemblyConfig()), signing=signing)
     assert signing.signed_since is not None

@@ -45,7 +45,7 @@ async def test_a_reward_in_the_name_of_a_source_counts_only_with_its_signature(h
     assert values(await trajectory(door)) == []
 
 
-async def test_the_sources_own_signature_counts_and_no_other_source_may_use_it_for_another_name() -> None:
+async def test_a_signature_counts_only_for_the_rewards_of_its_source() -> None:
     door = Door(AssemblyStage(CONFIG))
     assert await door.write_signed(WINNING_REWARD, "checker") == []
     (drop,) = await door.write_signed(replace(WINNING_REWARD, event_id="x", source="judge", name="correct"), "checker")
@@ -80,7 +80,7 @@ async def test_a_report_by_alias_is_checked_and_stays_signed_on_its_way() -> Non
     assert again.outputs == []
 
 
-async def test_a_reward_of_an_episode_written_to_the_aliases_gets_no_signature_there() -> None:
+async def test_the_alias_stage_signs_no_reward_without_an_alias() -> None:
     door = Door(AliasStage(CONFIG))
     (drop,) = await door.write(WINNING_REWARD)
     assert drop.reason == "reward_not_allowed"
@@ -107,7 +107,7 @@ def test_a_producer_with_a_sources_key_signs_that_sources_rewards_alone() -> Non
     assert door.signing.signer_of(out.topic, raw) is None
 
 
-def test_a_setting_that_is_not_used_leaves_the_hash_of_a_configuration_as_it_was() -> None:
+def test_an_unused_setting_does_not_change_the_configuration_hash() -> None:
     """Recorded outputs name the hash: a replay by a newer release gives the same one."""
     assert "signed_sources" not in AssemblyConfig().model_dump_json()
     assert CONFIG.config_hash() != AssemblyConfig(reward_sources={"correct": ("checker",)}).config_hash()

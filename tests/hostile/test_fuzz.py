@@ -47,7 +47,7 @@ from tests.hostile.places import MIB, all_places, grpc_port, places
 from tests.hostile.raw_batches import make_batch, make_record
 from tests.producers.imports.formats.reading import START_NS, request_of
 from tests.producers.imports.formats.test_otlp import AGENT, ASKED
-from tests.services.endpoint.guarded import guarded
+from tests.services.endpoint.guarded_endpoint import guarded
 
 __all__ = ["all_places", "grpc_port", "guarded", "places"]
 

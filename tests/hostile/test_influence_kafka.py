@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.runtime.kafka.decisions import read_decisions
 from rollbus.schemas.codec import encode
@@ -95,7 +95,7 @@ def groups_of(name: str, numbers: range) -> list[Any]:
     return events
 
 
-async def test_a_flood_of_one_source_drops_only_its_own_members_of_a_step(
+async def test_a_flood_of_one_source_drops_only_its_own_members(
     sink_settings: SinkSettings,
 ) -> None:
     """One label's value was 16 of 16 members in 10 of 13 batches."""
@@ -144,7 +144,7 @@ def rows_of(sink: SinkSettings, sql: str) -> list[tuple[Any, ...]]:
 # A reward's stated time
 
 
-async def test_a_time_in_2100_makes_no_report_the_last_one_and_silences_none(sink_settings: SinkSettings) -> None:
+async def test_a_report_from_the_year_2100_does_not_outrank_later_ones(sink_settings: SinkSettings) -> None:
     settings = signed_settings(sink_settings)
     stages = namespace_stages(AssemblyConfig(), THUMBS)
     await ensure_topics(settings, stages)
@@ -191,7 +191,7 @@ RUN_STAGES = ("grouping", "curriculum", "observing", "delivery")
 CHOSEN_EPISODES, HONEST_EPISODES = 200, 300
 
 
-async def test_ids_that_were_chosen_for_a_canary_do_not_stop_it(sink_settings: SinkSettings) -> None:
+async def test_ids_chosen_for_a_canary_do_not_stop_it(sink_settings: SinkSettings) -> None:
     """With 2 % chosen ids a canary that was better by 5 points was quarantined."""
     settings = signed_settings(sink_settings)
     stages = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(CANARY)

@@ -11,7 +11,7 @@ from rollbus.streams.exactly_once.processing import APPEND_TIME
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import START_MS, make_episode, make_reward
 from tests.hostile.attacker import CHECKERS_KEY, Door, keys
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 YEAR_2100_MS = 4_102_444_800_000
 ORIGIN = Origin("n.", "trajectories", 0, 0, 0)
@@ -45,7 +45,7 @@ def test_a_thousand_reports_are_a_row_each_and_a_revision_per_tick() -> None:
     assert stepper.tick(100) == []
 
 
-def test_what_is_above_the_limits_is_a_drop_each_and_stays_one() -> None:
+def test_each_report_above_the_limits_is_one_drop() -> None:
     stepper = closed_episode()
     reports = [thumbs(number) for number in range(3_000)]
     records = stepper.feed(*reports, *reports[-10:])
@@ -63,7 +63,7 @@ def test_reports_that_come_one_by_one_add_a_row_each() -> None:
     assert rows_of(records) == 300
 
 
-def test_as_many_before_the_episode_ends_leave_no_hole() -> None:
+def test_reports_above_the_limits_leave_no_hole_in_an_open_episode() -> None:
     stepper = Stepper(AssemblyStage(AssemblyConfig(max_reports_per_name=3)))
     stepper.tick()
     *before, ended, closed = make_episode(reward=None)
@@ -79,7 +79,7 @@ def test_as_many_before_the_episode_ends_leave_no_hole() -> None:
     assert (len(trajectory.rewards), trajectory.trainable) == (3, True)
 
 
-async def test_one_principals_reports_leave_no_less_room_for_anothers() -> None:
+async def test_one_principals_reports_take_no_room_from_another_principal() -> None:
     signing = keys(sources={"checker": CHECKERS_KEY, "judge": "the-judges-own-key"})
     door = Door(AssemblyStage(AssemblyConfig(max_reports_per_name=2)), signing)
     for event in make_episode("e1", turns=1, reward=None):
@@ -111,7 +111,7 @@ async def test_a_report_from_the_year_2100_is_not_the_last_word() -> None:
     assert await reports_in_broker_order((forged, START_MS), (honest, START_MS + 1)) == [-1.0, 1.0]
 
 
-async def test_a_retraction_from_the_year_2100_silences_nothing_that_comes_later() -> None:
+async def test_a_retraction_from_the_year_2100_withdraws_no_later_report() -> None:
     silence = make_reward("e1", None, key="silence", retracted=True, at_ms=YEAR_2100_MS)
     before, after = make_reward("e1", 0.25, key="before"), make_reward("e1", 0.5, key="after")
     assert await reports_in_broker_order((before, START_MS), (silence, START_MS), (after, START_MS)) == [0.5]

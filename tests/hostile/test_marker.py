@@ -21,7 +21,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 import rollbus
 from rollbus.cli.stages import all_stages
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
@@ -38,7 +38,7 @@ from rollbus.streams.kafka.names import CHANGELOG_SUFFIX
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import topic_specs
 from tests.console import ROLLBUS
-from tests.hostile.at_rest import files_with, remove_replaced_parts
+from tests.hostile.byte_search import files_with, remove_replaced_parts
 from tests.producers.openai_server import Server, completion
 from tests.services.judges import RepeatingJudge
 from tests.services.stack.test_whole_loop import Processes, running_processes
@@ -250,7 +250,7 @@ async def fill(stack: Stack, processes: Processes) -> None:
     await command(stack, "replay", "--from", "earliest", "--stage", "assembly", "--as", "again")
 
 
-async def test_after_forgetting_the_marker_is_only_where_the_command_said_it_would_be(stack: Stack) -> None:
+async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: Stack) -> None:
     stream = stack.settings.stream_settings()
     await command(stack, "topics", "create")
     async with running_processes(stack.path, stack.folder / "logs") as processes:

@@ -93,7 +93,7 @@ async def test_each_door_opens_for_its_principals(secrets: Path, tokens: dict[st
     await proxy.http.aclose()
 
 
-async def test_the_proxy_records_each_principal_by_itself_and_shows_its_token_to_no_server(
+async def test_the_proxy_records_each_principal_apart_and_hides_its_token(
     secrets: Path, tokens: dict[str, str]
 ) -> None:
     sinks = dict[str, MemorySink]()
@@ -166,7 +166,8 @@ async def test_a_forged_name_is_not_taken(secrets: Path, tokens: dict[str, str])
     assert (assembled.principal, [reward.principal for reward in assembled.rewards]) == ("", [""])
 
 
-async def test_an_episode_that_others_add_to_names_all_of_them_and_is_nobodys_with_an_unsigned_part() -> None:
+async def test_an_episode_of_several_signers_names_all_of_them() -> None:
+    """With an unsigned part it has no principal."""
     signing = keys(KEY, sources={"agent-7": CHECKERS_KEY, "stranger": "the-key-of-a-stranger"})
     for adder, principal in (("stranger", "agent-7,stranger"), ("agent-7", "agent-7"), (None, "")):
         door, outputs = Door(AssemblyStage(AssemblyConfig()), signing), list[Any]()
@@ -178,6 +179,6 @@ async def test_an_episode_that_others_add_to_names_all_of_them_and_is_nobodys_wi
         assert trajectory.principal == principal
 
 
-def test_a_token_that_is_none_of_a_principal_is_refused_at_the_start() -> None:
+def test_a_token_without_a_principal_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="token create"):
         init(bootstrap_servers="127.0.0.1:1", token="the-owners-token")

@@ -36,7 +36,7 @@ def report(bootstrap_servers: str, namespace: str, agents: str, strangers: str) 
     assert stranger.close()
 
 
-async def test_a_thousand_reports_of_a_stranger_cost_a_row_each_and_replace_nothing(
+async def test_a_strangers_thousand_reports_cost_only_their_own_rows(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)

@@ -24,7 +24,7 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG,
 from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from tests.builders import make_config, make_tick
 from tests.faults.episodes import Traffic, check_fates, pipeline
-from tests.faults.recorded import read_everything
+from tests.faults.log_contents import read_everything
 from tests.hostile.attacker import KEY, keys
 from tests.services.kafka.acl_broker import Server, command, connection, server, settings_of, write_configs
 from tests.services.streams.process import running

@@ -111,7 +111,7 @@ async def test_only_paths_below_v1_that_read_in_one_way_reach_the_server(behind:
     assert len(behind.heads) == count, behind.heads[count:]
 
 
-async def test_what_belongs_to_one_connection_goes_no_further_in_both_directions(behind: Behind) -> None:
+async def test_hop_by_hop_headers_pass_in_neither_direction(behind: Behind) -> None:
     between = ("Connection: X-Secret, Keep-Alive", "X-Secret: of this hop", "Keep-Alive: timeout=5", "TE: trailers",
                "Proxy-Connection: keep-alive", "Upgrade: h2c", "Trailer: X-Late", "Expect: 100-continue",
                "X-Second: of this hop", "Connection: X-Second")  # fmt: skip

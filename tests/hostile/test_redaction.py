@@ -96,11 +96,11 @@ def test_pictures_sounds_and_unknown_parts_are_not_sent(part: dict[str, Any]) ->
         {"response_format": {"type": "json_schema", "json_schema": {"name": NAME, "schema": {}}}},
     ],
 )
-def test_what_shapes_the_prompt_without_being_recorded_costs_the_turn_its_tokens(request_: dict[str, Any]) -> None:
+def test_a_turn_with_an_unrecorded_part_of_its_prompt_has_no_tokens(request_: dict[str, Any]) -> None:
     assert_hidden(*record(**request_))
 
 
-def test_what_does_not_name_her_stays_as_it_was_and_is_trained() -> None:
+def test_a_request_without_the_name_stays_unchanged_and_trainable() -> None:
     class Form(BaseModel):
         answer: str
 
@@ -122,7 +122,7 @@ def test_what_does_not_name_her_stays_as_it_was_and_is_trained() -> None:
     assert turn.untrainable_reason == "media_input"  # and not that it could not be redacted
 
 
-def test_what_tools_take_and_return_is_masked() -> None:
+def test_arguments_and_results_of_tools_are_masked() -> None:
     sink = MemorySink()
     recorder = init(sink=sink, redact=mask)
     with recorder.episode(task="t"):

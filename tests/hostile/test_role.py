@@ -15,14 +15,14 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import bind, list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import bind, list_queries
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.process.ports import find_free_port
 from tests.console import ROLLBUS
-from tests.services.endpoint.guarded import Guarded, running_endpoint
+from tests.services.endpoint.guarded_endpoint import Guarded, running_endpoint
 
 pytestmark = pytest.mark.services
 
@@ -154,7 +154,7 @@ REFUSED_STATEMENTS = [
 ]
 
 
-def test_a_reader_is_refused_all_else(role: Role) -> None:
+def test_a_reader_is_refused_every_other_statement(role: Role) -> None:
     refused_statements = [
         template.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder))
         for template in REFUSED_STATEMENTS

@@ -13,13 +13,13 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from rollbus.consumers.clickhouse.questions.ids import UnknownIdError, require_id
-from rollbus.consumers.clickhouse.questions.saved import ask, bind
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, bind
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.ui.asking import questions
+from rollbus.ui.page_questions import questions
 from tests.console import ROLLBUS
-from tests.services.endpoint.guarded import Guarded, guarded
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
@@ -141,7 +141,7 @@ REFUSED_STATEMENTS = [
 
 
 @pytest.mark.parametrize("statement", REFUSED_STATEMENTS)
-def test_a_reader_is_refused_what_is_not_reading(guarded: Guarded, reader: Client, statement: str) -> None:
+def test_a_reader_may_only_read(guarded: Guarded, reader: Client, statement: str) -> None:
     filled = statement.replace("{secret}", str(guarded.folder / "secret")).replace("{folder}", str(guarded.folder))
     with pytest.raises(DatabaseError) as refusal:
         reader.command(filled)
@@ -154,7 +154,7 @@ SHAPES = ("({text}, [1])", "({text}, 'a')", "({text}, [(1, 1)], [1])", "({text})
 ASKING = f"""
 import json
 import chdb
-from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach
+from rollbus.local.clickhouse.read_only_statements import FUNCTIONS, TABLE_FUNCTIONS, find_reach
 
 handle = chdb.connect(":memory:")
 functions, tables = (handle.query(asked, "TSVRaw").bytes() for asked in (FUNCTIONS, TABLE_FUNCTIONS))
@@ -297,7 +297,7 @@ def test_every_saved_question_can_be_asked_by_a_reader(guarded: Guarded) -> None
         "SELECT format('{} {}', 1, 2)", "SELECT * FROM view(SELECT 1)",
     ],
 )  # fmt: skip
-def test_what_readers_do_is_served(reader: Client, statement: str) -> None:
+def test_a_readers_usual_statement_is_served(reader: Client, statement: str) -> None:
     reader.query(statement)
 
 

@@ -25,11 +25,11 @@ from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_ta
 from rollbus.runtime.http.guard import Door, token_admits
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ServiceError
-from rollbus.schemas.unseen import escape_unseen
+from rollbus.schemas.unseen_characters import escape_unseen
 from rollbus.stack_settings import HOST
 from tests.console import ROLLBUS
 from tests.hostile.doors import ask
-from tests.services.endpoint.guarded import Guarded, guarded
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded
 
 __all__ = ["guarded"]
 TERMINAL = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
@@ -75,7 +75,7 @@ def test_nothing_that_commands_print_moves_the_terminal(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
-def test_an_error_that_quotes_them_moves_the_terminal_as_little(text: str) -> None:
+def test_an_error_with_control_characters_does_not_move_the_terminal(text: str) -> None:
     @click.command(cls=Nouns)
     def command() -> None: ...
 
@@ -130,20 +130,20 @@ async def test_a_failing_server_logs_foreign_text_through_its_formatter() -> Non
 @pytest.mark.parametrize(
     "text", ["=cmd|' /C calc'!A0", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1", "\uff0b1"]
 )
-def test_a_field_of_csv_is_no_formula(text: str) -> None:
+def test_no_csv_field_is_a_formula(text: str) -> None:
     head, row = as_csv([text], [[text]]).split("\n", 1)
     assert row.lstrip('"')[0] == head.lstrip('"')[0] == "'"
     assert as_csv(["a"], [[-1.5], [-3]]) == "a\n-1.5\n-3\n"
 
 
-def test_json_of_them_holds_the_same_values_without_the_characters() -> None:
+def test_json_holds_the_same_values_without_control_characters() -> None:
     rows: list[list[Any]] = [[text] for text in ATTACKS.values() if text != ATTACKS["half"]]
     output = as_json(["text"], rows)
     assert_tame(output.replace("\n", ""))
     assert [[json.loads(line)["text"]] for line in output.splitlines()] == rows
 
 
-def test_what_people_write_stays_readable() -> None:
+def test_the_writing_of_people_stays_readable() -> None:
     for text in ("Zoë said “no”", "می‌خواهم", "👨‍👩‍👧", "東京\u3000駅", "two\nlines\tand a tab"):
         assert escape_unseen(text) == text
 

@@ -31,7 +31,7 @@ def test_every_topic_and_every_table_has_its_row() -> None:
     assert tables == {*TABLES, *TABLES_OF_IDS, *TABLES_BY_CONTENT}
 
 
-def test_every_place_says_what_becomes_of_it() -> None:
+def test_every_place_of_a_text_has_an_outcome_and_a_reason() -> None:
     places = list(
         find_places(namespace="shop.", retention_hours=72, replays=["r"],
                     changelogs={"shop.assembly.changelog": 0, "shop.alias.changelog": 3_600_000},

@@ -32,7 +32,7 @@ def test_nothing_of_a_trace_that_was_sent_is_left_in_its_files(tmp_path: Path) -
     store.close()
 
 
-def test_what_a_kill_left_behind_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_removes_the_texts_that_a_kill_left(tmp_path: Path) -> None:
     store = Store(tmp_path / "otlp.sqlite")
     store.add([part(0)], 0)
     store.commit()

@@ -26,7 +26,7 @@ def test_every_frame_of_a_body_is_read(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["lz4", "zstd", "gzip", "deflate"])
-def test_what_we_compress_we_read(encoding: str) -> None:
+def test_our_compressed_bodies_are_read_back(encoding: str) -> None:
     packer = EncodingPacker(encoding)
     packed = b"".join(packer.pack(part) for part in PARTS) + packer.end()
     assert len(packed) < len(b"".join(PARTS))

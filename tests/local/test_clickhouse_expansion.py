@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
 from rollbus.local.clickhouse.errors import ClickHouseError
 from rollbus.local.clickhouse.expansion import MOST_QUERIES, count_queries, refuse_doubling
 from rollbus.local.clickhouse.sql import tokens
@@ -34,12 +34,12 @@ def test_each_doubling_doubles_the_count() -> None:
         doubling_query(15).lower(),
     ],
 )
-def test_what_doubles_too_often_is_refused(sql: str) -> None:
+def test_a_statement_that_doubles_too_often_is_refused(sql: str) -> None:
     with pytest.raises(ClickHouseError, match="once each name is put in"):
         refuse_doubling(tokens(sql.encode()))
 
 
-def test_no_saved_question_comes_near() -> None:
+def test_no_saved_question_is_near_the_limit_of_doubling() -> None:
     most = max(count_queries(list(tokens(query.sql.encode()))) for query in list_queries())
     assert most * 20 < MOST_QUERIES
 
@@ -47,5 +47,5 @@ def test_no_saved_question_comes_near() -> None:
 @pytest.mark.parametrize(
     "sql", ["", "SELECT 1", ")", "((", "AS AS AS", "WITH", "SELECT x AS x FROM t", doubling_query(3)]
 )
-def test_what_does_not_double_passes(sql: str) -> None:
+def test_a_statement_that_does_not_double_passes(sql: str) -> None:
     refuse_doubling(tokens(sql.encode()))

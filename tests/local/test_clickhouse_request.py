@@ -17,7 +17,7 @@ def parse(
     return parse_request(method=method, parameters=parameters, headers=headers or {}, body=body, login=login)
 
 
-def test_what_the_protocol_does_not_name_is_a_setting() -> None:
+def test_an_unknown_request_parameter_is_a_setting() -> None:
     request = parse(
         body=b"SELECT 1",
         database="d",
@@ -48,11 +48,11 @@ def test_the_user_comes_from_the_login_else_a_header_else_a_parameter() -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3"])
-def test_an_invalid_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
+def test_an_invalid_limit_is_left_to_the_engine(value: str) -> None:
     assert find_reader_settings(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
 
 
-def test_what_clients_send_of_themselves_is_taken_within_bounds() -> None:
+def test_default_settings_of_clients_are_accepted_within_bounds() -> None:
     request = parse(
         body=b"SELECT 1", max_memory_usage="1000", max_execution_time="60", max_threads="0", session_timezone="UTC"
     )

@@ -13,7 +13,7 @@ from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.stack import down, stack_services, status, up
 from rollbus.stack_settings import StackSettings
-from tests.services.endpoint.guarded import write_passwords
+from tests.services.endpoint.guarded_endpoint import write_passwords
 
 STAND_IN = """#!{python}
 import http.server, sys, xml.etree.ElementTree as ET

@@ -84,7 +84,7 @@ def test_the_format_of_an_answer_is_the_one_the_statement_names(sql: bytes, name
         (b"INSERT INTO t FROM INFILE 'x' FORMAT CSV", 78),
     ],
 )
-def test_what_would_harm_this_process_is_refused(sql: bytes, code: int) -> None:
+def test_a_statement_that_would_harm_the_process_is_refused(sql: bytes, code: int) -> None:
     with pytest.raises(ClickHouseError) as refusal:
         refuse_unservable(sql)
     assert refusal.value.code == code

@@ -51,7 +51,7 @@ def test_without_maven_the_user_learns_what_to_install(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_repository_that_is_away_is_said_in_mavens_words_and_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+def test_an_absent_repository_is_reported_in_mavens_words(cache: Path, tmp_path: Path) -> None:
     install_maven(tmp_path, "echo '[ERROR] repo.example.org: Unknown host'; exit 1")
     with pytest.raises(UnavailableError, match=r"repo\.example\.org: Unknown host.*can be reached"):
         find_jars()
@@ -73,7 +73,7 @@ def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.Mo
         find_java()
 
 
-def test_a_java_that_is_too_old_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_old_java_is_reported_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'java.lang.UnsupportedClassVersionError: kafka/Kafka' >&2; exit 1\n")

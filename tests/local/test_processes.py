@@ -81,7 +81,7 @@ def test_another_process_with_the_same_number_is_left_alone(sleeper: ProcessIden
     assert is_running(sleeper)
 
 
-def test_what_ignores_sigterm_is_killed_with_its_children(log: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_children(log: Path) -> None:
     identity = spawn(STUBBORN_WITH_CHILD, log_path=log)
     wait_until(lambda: "ready" in log.read_text(), "it does not start")
     assert len(session_members(identity.pid)) == 2
@@ -97,7 +97,7 @@ def test_children_that_outlive_their_parent_are_ended_too(log: Path) -> None:
     assert session_members(identity.pid) == ()
 
 
-def test_how_a_process_ended_is_known_after_it_was_reaped(log: Path) -> None:
+def test_the_exit_code_of_a_reaped_process_stays_known(log: Path) -> None:
     failed = spawn([sys.executable, "-c", "raise SystemExit(3)"], log_path=log)
     wait_until(lambda: not is_running(failed), "it still runs")
     assert (exit_code(failed), exit_code(failed)) == (3, 3)

@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Iterator[StackSettings]:
     down(settings)
 
 
-def test_what_up_started_is_kept_by_a_second_up_and_ended_by_down(settings: StackSettings) -> None:
+def test_down_ends_the_services_of_two_ups(settings: StackSettings) -> None:
     services = (web_service("a", find_free_port()), web_service("b", find_free_port()))
     assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
     heard: list[str] = []
@@ -156,7 +156,7 @@ def test_the_time_in_which_a_process_gets_no_processor_is_counted(tmp_path: Path
             end(worker)
 
 
-def test_what_is_young_and_does_not_answer_yet_is_starting(settings: StackSettings) -> None:
+def test_a_young_service_without_an_answer_is_starting(settings: StackSettings) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     is_healthy = False
     service = Service(name="slow", command=lambda: command, is_healthy=lambda: is_healthy)
@@ -203,7 +203,7 @@ def _pid_of(settings: StackSettings, name: str) -> int:
     return service.identity.pid
 
 
-def test_an_up_that_was_cut_off_leaves_what_it_started_to_down(settings: StackSettings) -> None:
+def test_down_ends_the_services_of_an_interrupted_up(settings: StackSettings) -> None:
     class CutOffError(BaseException):
         """Stands for the end of the process while it waits."""
 
@@ -231,7 +231,7 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         up(StackSettings(data_dir=tmp_path / "file" / "data"), ())
 
 
-def test_two_at_once_are_refused(settings: StackSettings) -> None:
+def test_two_commands_on_one_stack_at_once_are_refused(settings: StackSettings) -> None:
     settings.run_dir.mkdir(parents=True)
     refused: list[str] = []
 
@@ -251,7 +251,7 @@ def test_two_at_once_are_refused(settings: StackSettings) -> None:
     assert all(f"being started or stopped by {os.getpid()} (" in message for message in refused)
 
 
-def test_a_record_that_is_not_one_is_named(settings: StackSettings) -> None:
+def test_an_invalid_record_of_a_service_is_named(settings: StackSettings) -> None:
     settings.run_dir.mkdir(parents=True)
     (settings.run_dir / "a.json").write_text('{"name": "a"}')
     with pytest.raises(ConfigurationError, match=r"a\.json is not a record"):

@@ -135,7 +135,7 @@ def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signal
         until_gone(identity)
 
 
-def test_a_signal_that_comes_while_an_agent_runs_is_not_taken_for_a_failure_of_the_agent(tmp_path: Path) -> None:
+def test_a_signal_during_an_evaluation_is_not_the_agents_failure(tmp_path: Path) -> None:
     program = subprocess.run(
         [sys.executable, "-c", EVALUATING, str(tmp_path)], capture_output=True, text=True, timeout=120
     )

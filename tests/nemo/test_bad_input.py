@@ -7,7 +7,7 @@ import pytest
 from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, TrajectoryCollection
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.nemo.bus.publishing import example_names
+from rollbus.nemo.bus.publish_trajectories import example_names
 from rollbus.nemo.checks import FinetuneOptions, require_runnable
 from rollbus.nemo.runs.folder import newest_run
 from rollbus.nemo.troubles import worth_of
@@ -38,7 +38,7 @@ class ScoredItem(EvalOutputItem):
 
 
 @pytest.mark.parametrize("item", [{"score": 10**400}, {"score": 1.0, "shaped_rewards": 0.5}])
-def test_what_cannot_be_added_up_is_worth_nothing(item: dict[str, Any]) -> None:
+def test_a_score_that_cannot_be_summed_is_worth_nothing(item: dict[str, Any]) -> None:
     assert worth_of(ScoredItem.model_construct(id=1, **item)) is None
 
 
@@ -64,7 +64,7 @@ async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_p
         assert [epoch.status.value for epoch in await run_epochs(components, 2)] == ["completed"] * 2
 
 
-async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Path) -> None:
+async def test_a_curriculum_that_never_admits_a_group_stops_the_run(tmp_path: Path) -> None:
     plain = document(tmp_path, curriculum_learning={"enabled": True, "min_reward_diff": 5.0})
     async with new_run(tmp_path, plain) as components:
         with pytest.raises(RunStoppedError):

@@ -208,7 +208,7 @@ def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path)
         ("--validation_dataset", "torn.json", "torn.json cannot be read as json"),
     ],
 )
-def test_what_cannot_run_is_found_before_anything_starts(
+def test_a_run_that_cannot_work_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: tuple[str, ...], option: str, value: str, message: str
 ) -> None:
     monkeypatch.setattr(rollbus.nemo.finetune, "Processes", None)

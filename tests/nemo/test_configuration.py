@@ -42,7 +42,7 @@ def adapter_of(config: Config) -> BusTrainerAdapterConfig:
     return adapter
 
 
-def test_the_art_guides_configuration_is_read_as_it_stands() -> None:
+def test_the_art_guides_configuration_is_read_unchanged() -> None:
     config = load(GUIDES / "art.yml")
     adapter = adapter_of(config)
     assert adapter.backend.url == "http://localhost:7623"
@@ -67,7 +67,7 @@ def test_the_extending_guides_configuration_is_read_with_its_environment() -> No
     assert config.finetuning.curriculum_learning.enabled
 
 
-def test_the_dpo_guides_configuration_is_read_as_it_stands() -> None:
+def test_the_dpo_guides_configuration_is_read_unchanged() -> None:
     config = load(GUIDES / "dpo.yml")
     adapter = config.trainer_adapters["nemo_adapter"]
     assert isinstance(adapter, NeMoCustomizerTrainerAdapterConfig)
@@ -155,7 +155,7 @@ def test_every_field_of_arts_trainer_arguments_is_used_or_refused_by_name(tmp_pa
     ]
 
 
-def test_what_training_names_reaches_the_trainer() -> None:
+def test_the_training_section_reaches_the_trainer() -> None:
     values = {"max_grad_norm": 0.5, "weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "seed": 7}
     named = [(f"trainer_adapters.art_adapter.training.{name}", str(value)) for name, value in values.items()]
     train = settings_of(load_plan(GUIDES / "art.yml", named), "r", "r.")["trainer"]["train"]
@@ -208,7 +208,7 @@ def test_an_override_that_is_not_yaml_is_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["llms", "trainers", "eval.evaluators"])
-def test_a_table_that_is_none_is_a_mistake(key: str) -> None:
+def test_a_value_in_place_of_a_table_is_a_mistake(key: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"-o {key}: {key}: Input should be a valid dictionary"):
         load(GUIDES / "art.yml", (key, "1"))
 
@@ -235,7 +235,7 @@ def with_bus(tmp_path: Path, **bus: Any) -> Path:
     return path
 
 
-def test_what_nat_finetune_reads_under_its_trainer_is_read_here_too(tmp_path: Path) -> None:
+def test_the_section_under_the_trainer_is_read_as_in_nat_finetune(tmp_path: Path) -> None:
     path = with_bus(tmp_path, run_id="shop")
     assert load_plan(path).bus.run_id == "shop"
     path.write_text(path.read_text() + "rollbus: {run_id: other}\n")

@@ -75,7 +75,7 @@ def test_a_subsample_is_repeatable_and_another_seed_gives_another() -> None:
     assert len({included_groups(seed) for seed in range(5)}) > 1
 
 
-def test_a_single_group_is_subsampled_inside() -> None:
+def test_a_single_group_is_subsampled_by_members() -> None:
     curriculum = config(random_subsample=0.5)
     chosen = choose(collection((0, 1, 2, 3, 4)), 0, start(curriculum), curriculum)
     assert [len(group) for group in chosen.collection.trajectories] == [3]

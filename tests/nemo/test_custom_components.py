@@ -22,7 +22,7 @@ from nat.data_models.finetuning import (
     TrajectoryCollection,
 )
 
-from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.publish_trajectories import count
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
 from rollbus.nemo.runs.settings import settings_of
@@ -65,7 +65,7 @@ def own_document(
     return plain
 
 
-async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
+async def test_the_guides_components_put_their_trajectories_on_the_bus(tmp_path: Path) -> None:
     async with new_run(tmp_path, own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")) as components:
         statuses = await components.trainer.run(2)
         await components.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
@@ -154,7 +154,7 @@ async def test_a_trainer_reaches_the_attributes_of_its_own_adapter(tmp_path: Pat
     assert components.adapter.is_open is (trainer != "closing_trainer")
 
 
-async def test_an_epoch_of_an_own_trainer_that_trained_nothing_is_named_with_its_reasons(
+async def test_an_untrained_epoch_of_a_users_trainer_is_named_with_its_reasons(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer", target_model="other")
@@ -321,7 +321,7 @@ async def test_an_inner_list_is_one_group_for_any_ids(tmp_path: Path) -> None:
     assert {record.group_hint for record in await records_of(tmp_path, attempts)} == {f"group:{RUN}/3/e-generation-0"}
 
 
-async def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other(tmp_path: Path) -> None:
+async def test_an_episode_without_messages_is_kept_with_its_reason(tmp_path: Path) -> None:
     empty = Trajectory(episode=[], reward=0.0)
     records = await records_of(tmp_path, [empty, *two()])
     assert [trajectory_record.untrainable_reason for trajectory_record in records] == ["no_turns", None, None]
@@ -446,7 +446,7 @@ async def test_a_subclass_chooses_what_is_trained(tmp_path: Path, kind: type[Mem
         ("finetuning", "target_model", "other", "not_targeted"),
     ],
 )
-async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
+async def test_a_users_adapter_gets_only_what_the_stages_keep(
     tmp_path: Path, section: str, key: str, value: Any, reason: str
 ) -> None:
     plain = document(tmp_path)
@@ -518,9 +518,7 @@ async def test_a_tool_call_with_empty_content_is_one_message(tmp_path: Path) -> 
     assert roles == [["user", "assistant", "tool", "assistant"]] * 2
 
 
-async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
-    tmp_path: Path, beside_the_example: None
-) -> None:
+async def test_a_resumed_run_with_own_parts_repeats_no_finished_epoch(tmp_path: Path, beside_the_example: None) -> None:
     plain = own_document(tmp_path)
     best_of(tmp_path, plain)
     plan = read(tmp_path, plain)

@@ -66,7 +66,7 @@ async def serve_service(service: Service) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_a_service_behind_an_endpoint_trains_on_what_it_records_itself(tmp_path: Path) -> None:
+async def test_a_service_behind_an_endpoint_trains_on_its_own_records(tmp_path: Path) -> None:
     plan = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(plan), Endpoint()
     with endpoint.served() as model_url:

@@ -134,7 +134,7 @@ async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path:
     assert sorted(len(step.trained) for step in view.completed.values()) == [4, 4]
 
 
-async def test_a_finished_run_that_is_resumed_asks_nothing_and_writes_no_line_again(tmp_path: Path) -> None:
+async def test_a_resumed_finished_run_makes_no_request_and_writes_no_line(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(config), Endpoint()
     async with opened(config, bus, endpoint) as components:
@@ -237,7 +237,7 @@ async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path)
     assert {"id", "run_id", "generation"} <= (group[0].metadata or {}).keys()
 
 
-async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(tmp_path: Path) -> None:
+async def test_a_single_generation_is_grouped_by_example_with_a_baseline(tmp_path: Path) -> None:
     plain = document(tmp_path)
     plain["trajectory_builders"]["b"]["num_generations"] = 1
     async with new_run(tmp_path, plain) as components:
@@ -335,7 +335,7 @@ async def always_two(question: str, llm: Any) -> str:
 
 
 @pytest.mark.parametrize(("own_dataset", "examples"), [(True, 5), (False, 3)])
-async def test_a_validation_configuration_is_run_with_its_own_dataset_unless_another_is_named(
+async def test_a_validation_configuration_uses_the_named_dataset_or_its_own(
     tmp_path: Path, own_dataset: bool, examples: int
 ) -> None:
     (other := tmp_path / "other").mkdir()
@@ -355,7 +355,7 @@ async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path:
     assert metrics["rewards"] == [1.25, 1.25, 1.25]
 
 
-async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
+async def test_progress_is_written_to_the_callers_folder(tmp_path: Path) -> None:
     async with new_run(tmp_path) as components:
         await run_epochs(components, 1)
         components.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
@@ -370,7 +370,7 @@ async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
     assert metrics["epochs"][0]["step_policy_version"] == 1
 
 
-async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
+async def test_cleanup_ends_the_attempts_in_progress(tmp_path: Path) -> None:
     components: Components
     async with new_run(tmp_path) as components:
         await components.builder.start_run(RUN, {"epoch": 0})

@@ -64,7 +64,7 @@ def test_a_file_that_has_the_run_hosts_it_in_its_own_namespace(tmp_path: Path) -
         ),
     ],
 )
-def test_a_file_that_says_something_else_of_the_run_is_refused(
+def test_a_file_with_other_settings_of_the_run_is_refused(
     tmp_path: Path, sections: dict[str, Any], message: str
 ) -> None:
     processes = Processes(write_plan(tmp_path, **sections), RUN)
@@ -94,19 +94,19 @@ def test_a_run_goes_on_only_where_it_began(tmp_path: Path) -> None:
         Processes(write_plan(tmp_path, runs=[]), RUN)._document()
 
 
-def test_what_beats_for_the_run_is_not_started_again() -> None:
+def test_a_process_that_beats_for_the_run_is_not_started_again() -> None:
     settings = Settings.model_validate({"runs": [{"run_id": RUN}]})
     picture = draw(make_beat("worker", holds=("grouping.shop[0]",)), make_beat("sink"))
     assert missing_stages(settings, RUN, picture.processes) == {"trainer"}
     assert missing_stages(settings, RUN, ()) == {"worker", "sink", "trainer"}
 
 
-def test_a_worker_that_does_not_know_the_run_is_to_be_started_again() -> None:
+def test_a_worker_without_the_run_must_be_started_again() -> None:
     settings = Settings.model_validate({"runs": [{"run_id": RUN}]})
     with pytest.raises(ConfigurationError, match="without run 'shop'; start it again"):
         missing_stages(settings, RUN, draw(make_beat("worker", holds=("grouping.main[0]",))).processes)
 
 
-def test_an_adapter_in_this_process_bears_no_second_trainer() -> None:
+def test_an_adapter_in_this_process_allows_no_second_trainer() -> None:
     with pytest.raises(ConfigurationError, match="a trainer of run 'shop' beats"):
         require_no_trainer(frozenset({"sink"}), RUN)

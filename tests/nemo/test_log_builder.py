@@ -85,7 +85,7 @@ async def test_two_epochs_train_on_the_episodes_of_the_log(tmp_path: Path) -> No
     assert len(view.completed) == 2
 
 
-def test_turns_of_the_base_model_are_of_version_nought_of_the_trained_one() -> None:
+def test_turns_of_the_base_model_have_version_zero_of_the_trained_one() -> None:
     events = [
         replace(event, model="base", policy_version=None) if isinstance(event, TurnRecorded) else event
         for event in record_traffic()
@@ -114,7 +114,7 @@ def test_a_range_and_filters_choose_the_episodes(chosen: dict[str, Any], number:
     assert len(episodes) == number
 
 
-def test_what_is_not_whole_is_left_out_and_counted() -> None:
+def test_an_incomplete_episode_is_left_out_and_counted() -> None:
     events = record_traffic(unfinished=True)
     lost = next(event for event in events if isinstance(event, TurnRecorded))
     events.remove(lost)
@@ -123,7 +123,7 @@ def test_what_is_not_whole_is_left_out_and_counted() -> None:
     assert left_out == {"not ended": 1, "events are missing": 1}
 
 
-def test_what_was_forgotten_is_not_played() -> None:
+def test_a_forgotten_episode_is_not_played() -> None:
     events = record_traffic()
     first = next(event for event in events if isinstance(event, EpisodeStarted))
     names = ("episode_id", "root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms")

@@ -93,7 +93,7 @@ def test_a_run_ends_well_only_where_every_epoch_trained(
     assert message in caplog.text
 
 
-async def test_what_an_evaluator_raises_is_shown_with_its_place(
+async def test_an_evaluators_exception_is_shown_with_its_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = document(tmp_path, score=raising)
@@ -117,7 +117,7 @@ def test_rows_with_one_id_are_named(tmp_path: Path) -> None:
     assert "3 of 5 rows are left out, since an earlier row has their id: 'e1', 'e2'" in description
 
 
-def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:
+def test_the_log_lines_of_a_users_code_are_shown(tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
     with logged(console):
         logging.getLogger("my_agent").info("asked the shop")
@@ -132,7 +132,7 @@ def test_what_a_users_own_code_logs_is_shown(tmp_path: Path) -> None:
         ("finetuning", "target_model", "bse", "no model 'bse'; did you mean 'base'"),
     ],
 )
-def test_check_finds_what_is_named_wrongly(tmp_path: Path, section: str, key: str, value: Any, message: str) -> None:
+def test_check_finds_wrong_names(tmp_path: Path, section: str, key: str, value: Any, message: str) -> None:
     plain = document(tmp_path)
     plain[section][key] = value
     with pytest.raises(ConfigurationError, match=message):

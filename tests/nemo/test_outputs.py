@@ -59,7 +59,7 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(tmp_path: Path) -> None:
     assert run_outputs.training_rows() == []
 
 
-def test_what_a_kill_left_behind_the_epochs_lines_follows_from_them(tmp_path: Path) -> None:
+def test_files_missing_after_a_kill_are_derived_from_the_epochs_lines(tmp_path: Path) -> None:
     run_outputs = outputs(tmp_path)
     state = {"current_percentile": 0.5, "included_groups": [1]}
     run_outputs.training(0, "r", {**METRICS, "curriculum_state": state})

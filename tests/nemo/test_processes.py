@@ -34,7 +34,7 @@ def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
         ({"ip": "192.0.2.1"}, "Failed to connect to ART backend at http://192.0.2.1"),
     ],
 )
-def test_a_server_that_is_not_there_is_started_only_for_a_model_that_is_here(
+def test_an_absent_server_is_started_only_for_a_local_model(
     tmp_path: Path, backend: dict[str, Any], message: str
 ) -> None:
     run_processes = processes(tmp_path, **backend)

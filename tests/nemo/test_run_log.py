@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaTimeoutError
 from rollbus.nemo.bus.kafka import KafkaBus
 from rollbus.nemo.bus.protocol import Bus
 from rollbus.nemo.bus.run_log import RunLog
-from rollbus.nemo.runs.recording import RunRecording
+from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import RunCommand
@@ -47,7 +47,7 @@ async def test_a_step_may_take_longer_than_other_waits() -> None:
 
 
 @pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED_STEP), (STARTED_STEP, COMPLETED_STEP)])
-async def test_where_no_step_is_open_a_log_that_stands_still_ends_the_run(records: Sequence[Any]) -> None:
+async def test_a_log_without_progress_ends_a_run_without_an_open_step(records: Sequence[Any]) -> None:
     with pytest.raises(UnavailableError, match="nothing new is on the log"):
         await run_log(*records).wait_for(lambda view: False, "the training")
 

@@ -23,7 +23,7 @@ from nat.plugins.openpipe.trainer import ARTTrainer
 from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
 from pydantic import ValidationError
 
-from rollbus.nemo.bus.publishing import count
+from rollbus.nemo.bus.publish_trajectories import count
 from rollbus.nemo.evaluation import evaluate
 from rollbus.nemo.trainer import BusTrainer
 from tests.nemo.test_curriculum import collection
@@ -117,7 +117,7 @@ async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> 
     assert other_row.keys() <= row.keys()
 
 
-async def test_the_toolkits_command_holds_its_configuration_in_itself_which_ends_its_evaluation(
+async def test_the_toolkits_self_containing_configuration_ends_its_evaluation(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So `tests/faults/finetune` calls the toolkit's runtime, and gives it the file's path."""

@@ -186,7 +186,7 @@ def test_an_answer_has_the_tokens_of_the_call_with_its_id(payloads: list[dict[st
         (("12", "3"), ("12", "12", "3"), {1: 2}),
     ],
 )
-def test_an_answer_without_an_id_has_tokens_only_where_its_text_fits_one_call(
+def test_an_answer_without_an_id_has_tokens_if_its_text_fits_one_call(
     step_texts: tuple[str, ...],
     turn_texts: tuple[str, ...],
     pairs: dict[int, int],

@@ -247,7 +247,7 @@ register_evaluator(config_type=TruthConfig)(score_items)
 register_eval_callback(config_type=MemoryTelemetryConfig)(lambda config: new_scores())
 
 
-async def test_the_scores_of_an_evaluation_are_rewards_and_its_result_an_evaluation(tmp_path: Path) -> None:
+async def test_an_evaluation_records_its_scores_as_rewards_and_its_result(tmp_path: Path) -> None:
     SINK.append(sink := MemorySink())
     _register_components()
     dataset = [{"id": name, "question": f"How many, {name}?", "answer": "7"} for name in "abc"]

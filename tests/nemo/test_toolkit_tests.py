@@ -23,7 +23,7 @@ THEIRS = {"trainer": 16, "trainer_adapter": 27, "trajectory_builder": 20}
 """Tests of each part in release 1.9."""
 
 
-def test_every_test_of_theirs_is_shown_by_one_of_ours_or_has_a_reason() -> None:
+def test_every_test_of_the_toolkit_has_one_of_ours_or_a_reason() -> None:
     counts = {part: len({row["their test"] for row in ROWS if row["part"] == part}) for part in THEIRS}
     assert counts == THEIRS
     for row in ROWS:

@@ -23,8 +23,8 @@ from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.finetune import Components, components
 from rollbus.nemo.runs.plan import Plan
-from rollbus.nemo.runs.recording import RunRecording
 from rollbus.nemo.runs.run import CURRENT, Run
+from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.settings import Settings

@@ -57,12 +57,12 @@ async def test_programs_own_pages_and_links_come_in(headers: dict[str, str]) -> 
         ("POST", LINK | {"sec-fetch-dest": "document"}),
     ],
 )
-async def test_what_another_page_sends_is_refused(method: str, headers: dict[str, str]) -> None:
-    """Of another name, another program's port on this machine, or in a frame."""
+async def test_requests_of_another_page_are_refused(method: str, headers: dict[str, str]) -> None:
+    """From another name, from another program's port on this machine, or in a frame."""
     assert await status_of(method, **headers) == 403
 
 
-async def test_a_body_that_is_framed_in_two_ways_is_refused() -> None:
-    """A proxy that reads the other one would take the rest for a request of its own."""
+async def test_an_ambiguously_framed_body_is_refused() -> None:
+    """A proxy that follows the other framing would take the rest for a request of its own."""
     assert await status_of("POST", content_length="5", transfer_encoding="chunked") == 400
     assert await status_of("POST", content_length="0", transfer_encoding="identity") == 400

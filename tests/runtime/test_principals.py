@@ -38,7 +38,7 @@ def test_a_name_has_one_token_until_it_is_rotated_or_ended(tmp_path: Path) -> No
     assert (folder / "principals").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_door_follows_what_is_ended(tmp_path: Path) -> None:
+def test_a_door_refuses_tokens_that_ended_meanwhile(tmp_path: Path) -> None:
     token = issue(tmp_path, "agent-7", ("record",), NOW)
     book = PrincipalBook(tmp_path)
     principal = book(token)
@@ -59,9 +59,7 @@ def test_a_list_that_is_torn_is_named(tmp_path: Path) -> None:
         read_tokens(tmp_path)
 
 
-def test_the_local_stack_has_one_of_each_kind_and_a_program_finds_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_find_their_tokens_of_the_local_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     monkeypatch.delenv(PRINCIPAL_VARIABLE, raising=False)

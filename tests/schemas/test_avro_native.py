@@ -46,7 +46,7 @@ def outcome(read: Read, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_of_broken_bytes_both_make_the_same(record: type) -> None:
+def test_both_codecs_give_the_same_for_broken_bytes(record: type) -> None:
     native: Any = importlib.import_module("rollbus.schemas.avro.native")
     in_c, in_python = native.reader(record), by_fastavro.reader(record)
 

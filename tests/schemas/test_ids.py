@@ -59,5 +59,5 @@ def test_a_name_may_have_more_digits_than_python_takes_into_an_int() -> None:
 
 
 @given(st.text(), st.text())
-def test_only_equal_names_are_of_equal_order(left: str, right: str) -> None:
+def test_only_equal_names_sort_as_equal(left: str, right: str) -> None:
     assert (ids.natural_order(left) == ids.natural_order(right)) == (left == right)

@@ -60,7 +60,7 @@ def test_a_record_counts_as_its_principals_if_the_principal_may_write_it() -> No
     assert signing(principals=()).signer_of(TOPIC, written_by(token, EVENT)) is None
 
 
-def test_an_ended_token_counts_for_what_the_broker_took_before() -> None:
+def test_an_ended_token_counts_for_earlier_records() -> None:
     ended = signing(ended={"agent-7.1": "2026-11-28T04:00:00Z"})
     end_ms = 1_795_838_400_000
     token = make_token(ROOT, AGENT)
@@ -70,7 +70,7 @@ def test_an_ended_token_counts_for_what_the_broker_took_before() -> None:
     assert ended.signer_of(TOPIC, written_by(newer, EVENT, timestamp=end_ms)) == "agent-7"
 
 
-def test_what_a_stage_writes_on_behalf_of_a_principal_is_still_its() -> None:
+def test_a_record_that_a_stage_writes_for_a_principal_is_the_principals() -> None:
     headers = tuple(signing().sign("agent-7", TOPIC, b"e1", REWARD))
     assert signing().signer_of(TOPIC, Raw(0, b"e1", REWARD, 0, headers)) == "agent-7"
     assert signing(principals=()).sign("agent-7", TOPIC, b"e1", REWARD) == []

@@ -33,6 +33,6 @@ def test_large_numbers_that_are_not_counts_pass() -> None:
         (make_score(location=Location(topic="t", partition=0, offset=2**60)), "Location: offset"),
     ],
 )
-def test_what_no_stage_could_handle_is_named(record: Any, words: str) -> None:
+def test_a_field_that_no_stage_could_handle_is_named(record: Any, words: str) -> None:
     with pytest.raises(InvalidRecordError, match=words):
         check_sound(record)

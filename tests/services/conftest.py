@@ -24,7 +24,7 @@ from rollbus.schemas.errors import UnavailableError
 from rollbus.stack_settings import HOST
 from tests.services.art.fixtures import art_base_model, art_launcher, art_server, own_art_server
 from tests.services.databases import drop_databases
-from tests.services.shared import shared_service
+from tests.services.shared_service import shared_service
 
 __all__ = ["art_base_model", "art_launcher", "art_server", "own_art_server"]
 

@@ -9,9 +9,7 @@ from rollbus.cli.root import rollbus
 from rollbus.local.process.ports import find_free_port
 
 
-def test_without_a_terminal_it_names_what_is_missing_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_without_a_terminal_only_names_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rollbus.yaml").write_text(f"stack: {{kafka_port: {find_free_port()}}}\n")
     result = CliRunner().invoke(rollbus, ["start"])
@@ -23,7 +21,9 @@ def test_without_a_terminal_it_names_what_is_missing_and_starts_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["rollbus.yaml"]
 
 
-def test_a_broker_elsewhere_that_does_not_answer_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_elsewhere_that_does_not_answer_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     elsewhere = f"kafka: {{bootstrap_servers: '127.0.0.1:9'}}\nstack: {{kafka_port: {find_free_port()}}}\n"
     (tmp_path / "rollbus.yaml").write_text(elsewhere)

@@ -35,7 +35,7 @@ def test_rewards_that_no_component_reads_are_proposed_together() -> None:
     assert [reward.name for reward in settings.scoring.rewards] == ["right", "thumbs", "stars"]
 
 
-def test_the_tasks_that_came_are_proposed_to_the_run_whose_filter_matches_none() -> None:
+def test_a_run_whose_filter_matches_nothing_is_offered_the_tasks_seen() -> None:
     run = RunConfig(run_id="second", filter=FilterConfig(tasks=("refnud",)))
     episodes = EpisodeCount(1, True, "not_targeted", "", 5, NOW_MS)
     first, second = Funnel("main", "agent", 0), draw_run(
@@ -66,7 +66,7 @@ def test_a_broker_elsewhere_is_not_started_here() -> None:
     assert kafka.detail == "kafka.example.com:9092 does not answer; it is not of this machine's stack"
 
 
-def test_a_trainer_of_another_run_is_not_that_of_this_one() -> None:
+def test_a_trainer_of_another_run_does_not_count_for_this_one() -> None:
     settings = Settings.model_validate({"runs": [{"run_id": "main"}, {"run_id": "second", "model": "small"}]})
     beats = make_beat("worker"), make_beat("trainer", holds=("run main of agent",))
     parts = parts_of(settings, topic_mistakes=(), processes=draw(*beats).processes)

@@ -60,7 +60,7 @@ def test_a_file_without_settings_gets_its_first(text: str) -> None:
     assert changed.startswith("# nothing yet") == text.startswith("#")
 
 
-def test_a_place_that_the_file_cannot_have_is_refused() -> None:
+def test_an_impossible_place_in_the_file_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="cannot be set below"):
         set_value(FILE, ("kafka", "bootstrap_servers", "host"), "b")
     with pytest.raises(ConfigurationError, match="2 entries"):

@@ -7,7 +7,7 @@ from benchmarks.streams.events import episode
 from rollbus.schemas.codec import decode, encode, record_name
 
 
-def test_the_avro_library_makes_the_trajectories_that_our_codec_makes_byte_for_byte() -> None:
+def test_the_avro_library_and_our_codec_give_the_same_trajectories() -> None:
     ours, library = Codec(record_name, decode, encode), codec(library_reader(), library_writer("Trajectory"))
     chance = random.Random(3)
     for number in range(20):

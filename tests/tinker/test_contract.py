@@ -84,7 +84,7 @@ class ServiceContract:
         ],
         ids=["importance_sampling", "ppo", "cispo"],
     )
-    async def test_a_step_makes_what_was_rewarded_likelier(self, service: TinkerService, loss: ServiceLoss) -> None:
+    async def test_a_step_makes_rewarded_tokens_likelier(self, service: TinkerService, loss: ServiceLoss) -> None:
         run, sampler, turn = await sample_from_new_run(service)
         (trained,), _ = make_loss_sequences([make_trajectory(turn)], TrainConfig())
         before = await pass_and_step(run, trained.sequence, loss)
@@ -94,7 +94,7 @@ class ServiceContract:
         await sampler.close()
         await run.close()
 
-    async def test_a_resumed_run_goes_on_as_the_run_itself_does(self, service: TinkerService) -> None:
+    async def test_a_resumed_run_trains_like_the_original_run(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
         (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         await pass_and_step(run, trained.sequence, loss)
@@ -110,7 +110,7 @@ class ServiceContract:
         for opened in (sampler, resumed, run):
             await opened.close()
 
-    async def test_sampling_a_version_leaves_what_is_trained_alone(self, service: TinkerService) -> None:
+    async def test_sampling_a_version_does_not_change_the_trained_weights(self, service: TinkerService) -> None:
         run, sampler, turn = await sample_from_new_run(service)
         (trained,), loss = make_loss_sequences([make_trajectory(turn)], TrainConfig(loss="importance_sampling"))
         await pass_and_step(run, trained.sequence, loss)

@@ -57,7 +57,7 @@ class Loop:
     async def start(self, noun: str) -> None:
         command = [str(ROLLBUS)]
         if noun == "art-server":
-            command = [sys.executable, "-m", "tests.tinker.dying", str(self.mark), "rollbus"]
+            command = [sys.executable, "-m", "tests.tinker.dying_process", str(self.mark), "rollbus"]
         with self.settings.with_name(f"{noun}.log").open("ab") as log:
             self.running[noun] = await asyncio.create_subprocess_exec(
                 *tethered(), *command, "--config", str(self.settings), noun, "run", stdout=log, stderr=log, cwd=ROOT
@@ -156,7 +156,7 @@ async def loop(kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_pat
         await loop.kill(noun)
 
 
-async def test_five_steps_with_a_kill_in_the_third_are_five_versions_and_the_reward_rises(loop: Loop) -> None:
+async def test_five_steps_with_a_kill_give_five_versions_and_a_higher_reward(loop: Loop) -> None:
     """The art-server dies after the optimizer step, when the service has moved the weights and nothing knows of it."""
     for noun in ("worker", "art-server", "trainer"):
         await loop.start(noun)
@@ -198,7 +198,7 @@ class TinkerWorld(TrainerWorld):
 
     async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
         """Start a trainer that dies after an optimizer step while the mark is there."""
-        command = ("-m", "tests.tinker.dying", str(self.mark), "trainer", self.settings().model_dump_json())
+        command = ("-m", "tests.tinker.dying_process", str(self.mark), "trainer", self.settings().model_dump_json())
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env=environment
@@ -207,7 +207,7 @@ class TinkerWorld(TrainerWorld):
         return process
 
 
-async def test_a_trainer_that_dies_in_its_third_step_at_the_service_trains_each_batch_once(
+async def test_a_trainer_killed_at_the_service_trains_each_batch_once(
     kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_path: Path
 ) -> None:
     backend = TinkerBackendSettings(

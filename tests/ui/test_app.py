@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import UnknownRunError
+from rollbus.consumers.clickhouse.questions.saved_questions import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelNumbers, FunnelSettings
@@ -27,10 +27,10 @@ from rollbus.schemas.principals import make_principal
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.signing import Signing
 from rollbus.settings import Settings
-from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, stream_pulses
-from rollbus.ui.asking import Asking, add_configured, questions
 from rollbus.ui.door import page_door, page_token
+from rollbus.ui.page_questions import Asking, add_configured, questions
+from rollbus.ui.page_reports import Acting
 from rollbus.ui.sessions import PageJudge, Sessions
 from rollbus.ui.token_text import decode_each, load_texts
 
@@ -69,7 +69,7 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
         ("diff", "diff.min.js", "BSD 3-Clause License"),
     ],
 )
-def test_what_is_vendored_carries_its_licence_and_its_version(library: str, file: str, licence: str) -> None:
+def test_each_vendored_library_has_its_licence_and_version(library: str, file: str, licence: str) -> None:
     (folder,) = STATIC.glob(f"{library}-*")
     assert licence in (folder / "LICENSE.txt").read_text()
     version = folder.name.removeprefix(f"{library}-")
@@ -99,7 +99,7 @@ def test_the_pages_token_opens_every_answer_and_is_in_no_cookie() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_a_question_only_reads(method: str) -> None:
+def test_a_question_of_the_page_only_reads(method: str) -> None:
     assert browser(AnsweringDatabase()).request(method, "/api/ask/runs").status_code == 405
 
 
@@ -145,7 +145,7 @@ def test_only_the_owners_token_and_a_reporters_open_a_session() -> None:
     assert (without_token.status_code, "rollbus up" in without_token.text) == (403, True)
 
 
-def test_a_principal_judges_in_its_own_name_and_does_nothing_else() -> None:
+def test_a_principal_can_only_judge_in_its_own_name() -> None:
     acting = HearingActs()
     page = guarded_page(acting)
     opened = page.post("/api/session", json={"judge": "operator"}, headers={"authorization": "Bearer of eve"})
@@ -157,7 +157,8 @@ def test_a_principal_judges_in_its_own_name_and_does_nothing_else() -> None:
     assert (refused.status_code, "eve may give verdicts" in refused.text) == (403, True)
 
 
-def test_a_cookie_alone_which_every_port_of_this_machine_gets_writes_nothing() -> None:
+def test_a_cookie_alone_writes_nothing() -> None:
+    """Every port of this machine gets the cookie."""
     acting = HearingActs()
     page = guarded_page(acting)
     page.post("/api/session", json={"judge": "ann"}, headers=OWNER)
@@ -221,7 +222,7 @@ def test_a_form_of_another_kind_is_not_read() -> None:
         ({"episode_id": "e1", "value": 1, "source": "judge"}, "source: Extra inputs are not permitted"),
     ],
 )
-async def test_a_verdict_that_cannot_be_is_named(values: dict[str, Any], why: str) -> None:
+async def test_an_impossible_verdict_is_named(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         await Acting(KafkaConnection(), "rollbus.").report(PageJudge("ann", is_owner=True), values)
 
@@ -265,7 +266,7 @@ class FixedStatus(StatusWatch):
         self.is_closed = True
 
 
-def test_health_is_the_picture_and_the_funnels_or_why_there_is_none() -> None:
+def test_health_has_the_picture_and_funnels_or_the_reason_without() -> None:
     picture = draw_picture(Look(now_ms=1), LagHistory(0.0), AlarmLimits())
     funnel = draw_funnel(FunnelNumbers(now_ms=1, since_ms=0, recent_ms=0), FunnelSettings())
     fixed = FixedStatus(NamespaceStatus(picture, (funnel,), give_verdict(picture, (funnel,))))
@@ -285,7 +286,8 @@ def test_the_runs_of_the_settings_are_known_without_clickhouse() -> None:
     assert nobody.ask("runs", {}) == (["run_id", "newest_step", "model"], [["orders", 0, "agent"]])
 
 
-def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_has_its_model() -> None:
+def test_a_configured_run_with_rows_comes_first() -> None:
+    """A configured run without rows comes last, with its model."""
     stored = [["a", 5, "other"], ["orders", 0, ""]]
     assert add_configured(stored, {"fresh": "agent-2", "orders": "agent"}) == [
         ["orders", 0, "agent"],
@@ -294,14 +296,14 @@ def test_a_run_of_the_settings_that_has_rows_comes_first_and_one_without_rows_ha
     ]
 
 
-def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:
+def test_a_wrong_question_and_a_silent_clickhouse_differ_in_status() -> None:
     client = browser(AnsweringDatabase(ConfigurationError("no such"), UnavailableError("nobody answers")))
     wrong, silent = client.get("/api/ask/x"), client.get("/api/ask/x")
     assert (wrong.status_code, wrong.json()["error"]) == (400, "no such")
     assert (silent.status_code, silent.json()["error"]) == (503, "nobody answers")
 
 
-def test_tokens_get_their_text_only_where_a_tokenizer_is_at_hand() -> None:
+def test_tokens_get_their_text_only_with_a_tokenizer() -> None:
     answer = (["token_ids"], [[[1, 2]], [None]])
     assert browser(AnsweringDatabase(answer)).get("/api/ask/conversation").json()["columns"] == ["token_ids"]
     with_text = browser(AnsweringDatabase(answer), texts=lambda ids: [f"<{token_id}>" for token_id in ids])
@@ -329,7 +331,7 @@ def test_an_answer_is_json_for_every_type_of_column() -> None:
     assert json.loads(json.dumps(rows)) == [[None, "2026-01-01T00:00:00+00:00"], {"a": None}, "ff", None, True]
 
 
-def test_a_character_stands_at_the_token_that_completes_it() -> None:
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
     pieces = {1: b"a", 2: "é".encode()[:1], 3: "é".encode()[1:], 4: b" b"}
 
     def decode(ids: Any) -> str:
@@ -338,15 +340,15 @@ def test_a_character_stands_at_the_token_that_completes_it() -> None:
     assert decode_each([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
 
 
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Any) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_named(tmp_path: Any) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json is not a tokenizer"):
         load_texts(tmp_path)
 
 
 def test_no_question_of_the_page_hides_a_saved_one() -> None:
-    from rollbus.consumers.clickhouse.questions.saved import list_queries
-    from rollbus.ui.asking import FOLDER
+    from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
+    from rollbus.ui.page_questions import FOLDER
 
     assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))
 
@@ -367,7 +369,7 @@ def test_every_consumer_group_is_listed_with_its_lag_and_readers() -> None:
     ]
 
 
-def test_a_kafka_that_is_away_is_said_instead_of_a_lag_of_zero() -> None:
+def test_an_absent_kafka_is_reported_instead_of_a_lag_of_zero() -> None:
     answer = browser(AnsweringDatabase(), lags=no_kafka).get("/api/lag").json()
     assert answer == {"groups": [], "error": "Kafka at 127.0.0.1:1: nobody listens"}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rollbus.consumers.clickhouse.questions.ids import KINDS, IdParameter
-from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings

@@ -61,9 +61,8 @@ async def test_the_ids_of_a_stream_are_those_of_the_whole_answer(vllm: Vllm) -> 
     assert decode_logprobs(whole.logprobs) == pytest.approx(decode_logprobs(streamed.logprobs), abs=ROUNDING)
 
 
-async def test_the_token_that_completed_a_stop_string_is_trained_although_the_text_ends_before_it(
-    vllm: Vllm, network: nn.Module
-) -> None:
+async def test_the_token_that_completed_a_stop_string_is_trained(vllm: Vllm, network: nn.Module) -> None:
+    """The text ends before that token."""
     async with open_agent(vllm.url) as agent:
         text = (await agent.ask(seed=5, max_tokens=24)).choices[0].message.content
         stop = text[len(text) // 2]

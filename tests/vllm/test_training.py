@@ -61,7 +61,7 @@ async def play(vllm: Vllm, model: str) -> list[TurnTokens]:
         return agent.cut()
 
 
-def test_what_an_agent_recorded_at_vllm_is_trained_as_it_was_sampled(steps: tuple[Step, Step]) -> None:
+def test_turns_recorded_at_vllm_are_trained_as_they_were_sampled(steps: tuple[Step, Step]) -> None:
     step, _ = steps
     assert (step.result.version, len(step.result.trained_ids), dict(step.result.dropped)) == (1, EPISODES, {})
     assert step.result.metrics["source_difference_max"] < ROUNDING
@@ -88,7 +88,7 @@ async def test_an_adapter_leaves_the_versions_beside_it_alone(
     )
 
 
-async def test_the_weights_of_another_version_under_a_versions_name_are_refused_by_name(
+async def test_another_versions_weights_under_a_versions_name_are_refused(
     steps: tuple[Step, Step], vllm: Vllm, art_server: Server
 ) -> None:
     vllm.load_adapter(f"{MODEL}@{HEAD}", steps[0].result.checkpoint)

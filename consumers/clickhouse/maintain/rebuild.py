@@ -43,7 +43,7 @@ from rollbus.consumers.clickhouse.maintain.stored_ranges import (
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
 from rollbus.consumers.clickhouse.sink.log import Log, OffsetSpan, Partition
 from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
-from rollbus.consumers.clickhouse.store.altered import set_aside
+from rollbus.consumers.clickhouse.store.altered_tables import set_aside
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost, statements_of
 from rollbus.consumers.clickhouse.store.retention import alive_condition

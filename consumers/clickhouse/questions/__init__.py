@@ -1,4 +1,4 @@
 """A saved question in, a printed answer out.
 
-Read `saved` first; `output`, `chart` and `parquet` are the forms of an answer.
+Read `saved_questions` first; `output`, `chart` and `parquet` are the forms of an answer.
 """

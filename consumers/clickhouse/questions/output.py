@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from rollbus.schemas.unseen import escape_formula, escape_unseen
+from rollbus.schemas.unseen_characters import escape_formula, escape_unseen
 
 MAX_LIST_ITEMS = 8
 """Of a list or map in a table cell; CSV and JSON hold all items."""

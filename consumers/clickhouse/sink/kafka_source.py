@@ -19,7 +19,7 @@ from rollbus.runtime.kafka.clients import kafka_errors, new_consumer, start_clie
 from rollbus.runtime.kafka.patience import set_fetch_wait
 from rollbus.runtime.kafka.positions import Position, Positions, commit_marks
 from rollbus.runtime.log_mark import LogMark
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.topics import TOPICS
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rollbus.consumers.clickhouse.store.altered import require_unaltered
+from rollbus.consumers.clickhouse.store.altered_tables import require_unaltered
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread
 from rollbus.consumers.clickhouse.store.retention import apply_retention, days_by_table

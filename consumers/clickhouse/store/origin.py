@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 
 Row = dict[str, Any]
 """Column name to value; times are whole milliseconds since 1970, UTC."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollbus.consumers.clickhouse.questions.output import as_table
-from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import load_query, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo.job import DemoJob
 from rollbus.demo.show.comparison import FORMULAS, BeforeAndAfter, rate_of

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollbus.consumers.clickhouse.questions.saved import LIMITS, READ_ONLY, SavedQuery, bind, parse_query
+from rollbus.consumers.clickhouse.questions.saved_questions import LIMITS, READ_ONLY, SavedQuery, bind, parse_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse, connection
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.funnel import Funnel, draw_funnel, without_numbers

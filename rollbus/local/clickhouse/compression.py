@@ -14,7 +14,7 @@ import cramjam
 from clickhouse_cityhash.cityhash import CityHash128
 
 from rollbus.local.clickhouse.errors import Code, refusal
-from rollbus.runtime.expanding import CODECS, expand
+from rollbus.runtime.decompression import CODECS, expand
 from rollbus.schemas.errors import RecordTooLargeError
 
 _LZ4_BLOCK = 0x82

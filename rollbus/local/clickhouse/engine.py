@@ -22,8 +22,8 @@ import chdb
 
 from rollbus.local.clickhouse.errors import Code, from_engine, refusal
 from rollbus.local.clickhouse.expansion import refuse_doubling
+from rollbus.local.clickhouse.read_only_statements import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
-from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
 from rollbus.local.clickhouse.request import EngineRequest, find_reader_settings
 from rollbus.local.clickhouse.sessions import EngineSessions
 from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote, use

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from rollbus.nemo.bus.protocol import Bus
 from rollbus.nemo.bus.run_view import RunView, command_id_of
-from rollbus.nemo.runs.recording import RunRecording
+from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import RUN_LOG

@@ -16,7 +16,7 @@ from nat.data_models.intermediate_step import IntermediateStep, IntermediateStep
 from pydantic import BaseModel
 
 from rollbus.nemo import troubles
-from rollbus.nemo.runs.recording import FLUSH_S
+from rollbus.nemo.runs.run_recording import FLUSH_S
 from rollbus.producers import Episode, Recorder
 from rollbus.schemas import codec
 from rollbus.schemas.ids import content_hash

@@ -17,7 +17,7 @@ from typing import Any
 
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.kafka import read_since
-from rollbus.nemo.bus.publishing import TASK, labels_of
+from rollbus.nemo.bus.publish_trajectories import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.components import LogTrajectoryBuilderConfig
 from rollbus.nemo.evaluation import Play

@@ -22,7 +22,7 @@ from nat.observability.exporter.base_exporter import BaseExporter
 from rollbus.nemo.components import WorkflowTelemetryConfig
 from rollbus.nemo.llms import active_function
 from rollbus.nemo.production.eval_scores import EVALUATION, EvaluationScores
-from rollbus.nemo.runs.recording import FLUSH_S, RECORDING
+from rollbus.nemo.runs.run_recording import FLUSH_S, RECORDING
 from rollbus.producers import Episode, Recorder, init
 from rollbus.producers.episode import context
 from rollbus.producers.episode.scope import stop_reason_of

@@ -234,7 +234,7 @@ class Processes:
             )
 
     def _stages(self, settings_file: Path) -> Iterator[Service]:
-        from rollbus.consumers.clickhouse.questions.saved import has_tables
+        from rollbus.consumers.clickhouse.questions.saved_questions import has_tables
 
         is_ours = self._plan.backend is not None
         for service in stage_rows(settings_file, self._run_id, has_tables=lambda: has_tables(self.settings.clickhouse)):

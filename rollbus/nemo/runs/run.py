@@ -20,13 +20,13 @@ from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publishing import PUBLISHED, example_names, has_pairs, id_of, record_trajectory
+from rollbus.nemo.bus.publish_trajectories import PUBLISHED, example_names, has_pairs, id_of, record_trajectory
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.bus.run_view import ExampleAttempt
 from rollbus.nemo.bus.transcripts import as_trajectory
 from rollbus.nemo.runs.folder import RunRecord, now, write_run
 from rollbus.nemo.runs.plan import Plan
-from rollbus.nemo.runs.recording import RunRecording, Tally
+from rollbus.nemo.runs.run_recording import RunRecording, Tally
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.loop.loop import Trainer

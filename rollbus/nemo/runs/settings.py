@@ -13,7 +13,7 @@ from nat.data_models.config import Config
 from nat.data_models.finetuning import CurriculumLearningConfig
 from pydantic import ValidationError
 
-from rollbus.nemo.bus.publishing import TASK
+from rollbus.nemo.bus.publish_trajectories import TASK
 from rollbus.nemo.components import ARTBackendConfig, ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.nemo.curriculum import NO_LIMIT, curriculum_config
 from rollbus.nemo.runs.plan import Plan

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.records.trajectories import Location, Score, TurnReward
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 

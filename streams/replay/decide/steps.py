@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.limits import MAX_RECORD_BYTES
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Location

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.making import maker
+from rollbus.schemas.record_makers import maker
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
 from rollbus.schemas.records.trajectories import History, Span

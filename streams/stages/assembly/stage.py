@@ -21,7 +21,7 @@ from rollbus.streams.stages.assembly.rewards import changes, without_words
 from rollbus.streams.stages.assembly.rows import KINDS, NOT_ALLOWED, Stub
 from rollbus.streams.stages.assembly.state import AssemblyState
 from rollbus.streams.stages.assembly.trajectory import Closing, build, last_turn_of
-from rollbus.streams.state.configured import ConfiguredStage
+from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
-from rollbus.schemas.making import copier
+from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import (

@@ -37,7 +37,7 @@ from rollbus.streams.stages.curriculum.pools import pools
 from rollbus.streams.stages.curriculum.state import CurriculumStateRows, GroupRow
 from rollbus.streams.stages.curriculum.surprise import surprise
 from rollbus.streams.stages.grouping.advantages import with_members
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
 MODES: dict[str, Mode] = {"advantage_range": advantage_range, "harness": harness, "pools": pools, "surprise": surprise}

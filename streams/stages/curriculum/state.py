@@ -8,7 +8,7 @@ from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.streams.stages.curriculum.batching import VersionPath
 from rollbus.streams.stages.curriculum.modes import Memory
-from rollbus.streams.state.recent import Recent
+from rollbus.streams.state.recent_keys import Recent
 from rollbus.streams.state.rows import FLOAT, INT, json_codec, kept_record
 from rollbus.streams.state.stage_state import RememberingState
 from rollbus.streams.state.table import RowCodec, Table

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from rollbus.schemas.records.config import CheckConfig, DeliveryConfig
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.streams.stages.delivery.evidence.checking import REFUSED, Checked, Measured, check_against, check_limit
+from rollbus.streams.stages.delivery.evidence.evaluation_checks import (
+    REFUSED,
+    Checked,
+    Measured,
+    check_against,
+    check_limit,
+)
 from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from rollbus.schemas.making import copier
+from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import DELIVERY_LOG, SCORES
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import StageState
 

@@ -19,7 +19,7 @@ from rollbus.streams.stages.delivery.checks import (
     forget_before,
     keep_evaluation,
 )
-from rollbus.streams.stages.delivery.collecting import (
+from rollbus.streams.stages.delivery.metric_verdicts import (
     REWARD,
     MetricVerdict,
     count,
@@ -31,7 +31,7 @@ from rollbus.streams.stages.delivery.collecting import (
 )
 from rollbus.streams.stages.delivery.state import DeliveryState, DeliveryVersion
 from rollbus.streams.stages.delivery.waiting import follow, update_wait
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.rows import KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing
 

@@ -13,10 +13,10 @@ from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
 from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
-from rollbus.streams.stages.delivery.evidence.checking import Measured
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
+from rollbus.streams.stages.delivery.evidence.evaluation_checks import Measured
 from rollbus.streams.stages.delivery.evidence.waiting import Delays
-from rollbus.streams.state.recent import Recent
+from rollbus.streams.state.recent_keys import Recent
 from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage_state import StageState
 from rollbus.streams.state.table import RowCodec, Table

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from rollbus.schemas.records.config import DeliveryConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
-from rollbus.streams.stages.delivery.collecting import is_waited_for, known_values, metrics_of
 from rollbus.streams.stages.delivery.evidence.waiting import Delays, choose_wait
+from rollbus.streams.stages.delivery.metric_verdicts import is_waited_for, known_values, metrics_of
 from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState, FollowedEpisode
 
 MOST_FOLLOWED = 500

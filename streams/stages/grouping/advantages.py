@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.ids import stable_id
-from rollbus.schemas.making import copier
+from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.groups import Group, GroupClosedBy, GroupMember
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.tracker import Expectation

@@ -55,7 +55,7 @@ from rollbus.streams.stages.grouping.state import (
 )
 from rollbus.streams.stages.grouping.tracker import Expectation
 from rollbus.streams.stages.grouping.turn_credit import TurnCredit, divide, expected_of_others
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.stage import Incoming, Outgoing
 
 MOST_WAITING = 50_000

@@ -16,7 +16,7 @@ from rollbus.streams.stages.grouping.refusals import is_unfinished
 from rollbus.streams.stages.grouping.rows import HABITS, LEVELS, MARKS, SCORES, Mark, ScoreRow
 from rollbus.streams.stages.grouping.tracker import Expectation, Level, expectation
 from rollbus.streams.stages.grouping.turn_credit import divide
-from rollbus.streams.state.recent import Recent
+from rollbus.streams.state.recent_keys import Recent
 from rollbus.streams.state.rows import INT
 from rollbus.streams.state.stage_state import REMEMBER_MS, StageState, keys_by_kind
 from rollbus.streams.state.table import Table

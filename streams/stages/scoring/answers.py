@@ -15,8 +15,8 @@ from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.making import copier
 from rollbus.schemas.read_only import ReadOnlyMapping
+from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
 from rollbus.streams.rewards.contract import (

@@ -22,7 +22,7 @@ from rollbus.streams.rewards.contract import Ask, computable
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
 from rollbus.streams.stages.scoring.answers import Asker, ComponentAnswer
-from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import RememberingState, parse

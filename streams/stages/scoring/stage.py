@@ -11,7 +11,7 @@ from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
-from rollbus.schemas.making import copier
+from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import DropReason, DropUnit
@@ -31,7 +31,7 @@ from rollbus.streams.rewards.contract import Ask, averaged
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
 from rollbus.streams.stages.scoring.sketch import sketch_opening
-from rollbus.streams.state.configured import ConfiguredStage
+from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import Applied, StageState, parse

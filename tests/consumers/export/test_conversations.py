@@ -57,7 +57,7 @@ def test_the_longest_conversation_stands_for_those_it_continues() -> None:
     assert [exchange.event_id for exchange in whole_conversations(exchanges)] == ["w1", "w2"]
 
 
-def test_a_conversation_goes_on_behind_a_call_that_a_framework_spaced_differently() -> None:
+def test_a_conversation_continues_after_a_framework_respaced_a_call() -> None:
     asking = user("Pay 7.")
     answer = Message(role="assistant", tool_calls=call_with('{"order": 7, "amount": 2}'))
     echo = Message(role="assistant", content="", tool_calls=call_with('{"order":7,"amount":2}'))

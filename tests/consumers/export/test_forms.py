@@ -51,7 +51,7 @@ def test_empty_arguments_are_an_empty_object() -> None:
     assert message["tool_calls"] == [call_with({})]
 
 
-def test_what_a_form_has_no_place_for_is_refused() -> None:
+def test_a_message_that_a_form_cannot_hold_is_refused() -> None:
     thinking = [{"role": "assistant", "content": "a", "reasoning_content": "hm"}]
     with pytest.raises(UnfitRowError, match="with thinking, for which OpenAI's form has no field"):
         for_openai(thinking)

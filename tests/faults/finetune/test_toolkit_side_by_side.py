@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from rollbus.stack_settings import HOST

@@ -14,7 +14,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import instrument
 from tests.producers.capture.http_server import ModelServer, answer_to, events_of, serving
 from tests.producers.openai_server import streamed
-from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded_events import assert_whole, turns
 
 ASK: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "Say hello"}]}
 GZIP = {"x-want": "gzip"}

@@ -15,8 +15,8 @@ from rollbus.producers import MemorySink, Recorder, init
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from rollbus.schemas.records.messages import history_hash
 from tests.producers.openai_server import Server, chunk, completion, sse
-from tests.producers.recorded import assert_whole, turns
-from tests.producers.recorded import recorded_events as events_of
+from tests.producers.recorded_events import assert_whole, turns
+from tests.producers.recorded_events import recorded_events as events_of
 
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
 
@@ -54,7 +54,7 @@ def test_a_call_is_recorded_with_its_exact_tokens_and_sampling_settings(
     assert turn.seed == recorded_seed
 
 
-def test_what_the_application_asks_for_itself_it_gets(recorder: Recorder, server: Server) -> None:
+def test_the_application_gets_the_fields_that_it_requested(recorder: Recorder, server: Server) -> None:
     client = recorder.wrap(server.client())
     with recorder.episode(task="greet"):
         answer = client.chat.completions.create(
@@ -340,7 +340,7 @@ async def test_a_cancelled_stream_is_a_truncated_turn(recorder: Recorder, sink: 
     await client.close()
 
 
-def test_a_stream_that_breaks_in_a_tool_call_raises_as_before_and_is_recorded(
+def test_a_stream_that_breaks_in_a_tool_call_raises_and_is_recorded(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:
     half = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a'}}
@@ -371,9 +371,10 @@ def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sin
     assert len(turns(recorder, sink)) == len(server.requests) == 8
 
 
-def test_two_recorders_on_one_client_both_record_and_one_bound_to_an_episode_needs_no_context(
+def test_two_recorders_on_one_client_both_record_its_calls(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:
+    """The recorder that is bound to an episode needs no context."""
     other_sink = MemorySink()
     other = init(sink=other_sink, namespace="o.")
     episode = other.start(task="o")
@@ -387,7 +388,7 @@ def test_two_recorders_on_one_client_both_record_and_one_bound_to_an_episode_nee
     other.close(120)
 
 
-def test_what_another_tool_has_put_on_a_client_stays_in_force(
+def test_a_wrapper_of_another_tool_on_a_client_stays_in_force(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:
     client = server.client()

@@ -8,7 +8,7 @@ from openai.types.responses import Response
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.openai_server import Body, Server
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 VALUES = [-0.5, -0.25]
 
@@ -128,7 +128,7 @@ class TestCompletions:
             ("user", "Say")
         ]
 
-    def test_log_probs_that_the_application_asks_for_it_gets(self, recorder: Recorder) -> None:
+    def test_the_application_gets_the_log_probs_that_it_requested(self, recorder: Recorder) -> None:
         server = Server(lambda body: completion())
         with recorder.episode(task="greet"):
             answer = recorder.wrap(server.client()).completions.create(model="agent", prompt=[1, 2, 3], logprobs=3)
@@ -209,7 +209,7 @@ class TestResponses:
         assert turn.untrainable_reason == ("no_prompt_token_ids" if whole else "truncated_stream")
         assert (turn.model, turn.response_id, turn.streamed) == ("agent@3", "resp-1", True)
 
-    def test_the_stream_helper_goes_the_same_way(self, recorder: Recorder, sink: MemorySink) -> None:
+    def test_a_stream_from_the_stream_helper_is_recorded(self, recorder: Recorder, sink: MemorySink) -> None:
         server = Server(lambda body: events()[:1] + events()[2:])
         with (
             recorder.episode(task="greet"),
@@ -226,7 +226,7 @@ class TestResponses:
             await recorder.wrap(server.async_client()).responses.create(model="agent", input="Say")
         assert [turn.finish_reason for turn in turns(recorder, sink)] == ["length"]
 
-    def test_log_probs_that_the_application_asks_for_it_gets(self, recorder: Recorder) -> None:
+    def test_the_application_gets_the_log_probs_that_it_requested(self, recorder: Recorder) -> None:
         server = Server(lambda body: response())
         with recorder.episode(task="greet"):
             answer = recorder.wrap(server.client()).responses.create(

@@ -11,7 +11,7 @@ from rollbus.producers.turns.sampling_settings import NEUTRAL, STANDARD
 from rollbus.schemas.records.tokens import decode_logprobs
 from tests.producers.capture.test_openai_client import HELLO
 from tests.producers.openai_server import Body, Server, completion, streamed
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 MESSAGES = {
     "logprobs": "logprobs is not supported with tools + stream",
@@ -87,7 +87,7 @@ def test_parameters_refused_one_after_the_other_are_each_learnt(recorder: Record
     assert len(turns(recorder, sink)) == 2
 
 
-def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_refusal_to_one_model_is_not_remembered_for_another(recorder: Recorder, sink: MemorySink) -> None:
     server = refusing("return_token_ids")
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
@@ -96,7 +96,7 @@ def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder
     assert [len(extras) for extras in extras_of_requests(server)] == [2, 1, 2, 1]
 
 
-def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_refusal_that_names_no_parameter_drops_all_added_ones(recorder: Recorder, sink: MemorySink) -> None:
     server = refusing("logprobs", "return_token_ids", status=422, message="Extra inputs are not permitted")
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
@@ -105,7 +105,7 @@ def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recor
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"]
 
 
-def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorder, sink: MemorySink) -> None:
+def test_the_application_sees_the_refusal_of_its_own_fields(recorder: Recorder, sink: MemorySink) -> None:
     server = refusing("logprobs")
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"), pytest.raises(openai.BadRequestError):
@@ -113,7 +113,7 @@ def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorde
     assert all("logprobs" in request for request in server.requests)
 
 
-def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(recorder: Recorder) -> None:
+def test_an_error_that_names_no_added_parameter_is_not_tried_again(recorder: Recorder) -> None:
     server = Server(lambda request: httpx.Response(403, json={"error": {"message": "Unknown project"}}))
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"), pytest.raises(openai.PermissionDeniedError):
@@ -139,9 +139,7 @@ def test_a_refusal_for_another_reason_is_not_remembered(recorder: Recorder, sink
     assert "logprobs_refused" not in recorder.counters
 
 
-def test_a_server_that_refuses_to_be_told_how_to_sample_is_not_trained_from(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_turns_of_a_server_that_refuses_sampling_settings_are_untrainable(recorder: Recorder, sink: MemorySink) -> None:
     def script(request: Body) -> Any:
         if "top_k" in request:
             return httpx.Response(400, json={"error": {"message": "Unrecognized request argument supplied: top_k"}})
@@ -185,7 +183,7 @@ def test_tokens_among_which_a_grammar_or_a_bias_chose_are_not_trained(
 @pytest.mark.parametrize(
     ("options", "reason"), [({}, "sampling_unknown"), ({**NEUTRAL, "top_k": 40}, None)], ids=["left out", "named"]
 )
-def test_what_a_passive_recorder_does_not_know_is_not_trained(
+def test_a_turn_with_unknown_sampling_settings_is_untrainable(
     recorder: Recorder, sink: MemorySink, server: Server, options: dict[str, Any], reason: str | None
 ) -> None:
     client = recorder.wrap(server.client(), logprobs="passive")
@@ -211,7 +209,7 @@ def test_an_untrainable_agent_gets_one_notice(
     )
 
 
-def test_one_turn_that_can_be_trained_is_enough_to_say_nothing(
+def test_one_trainable_turn_prevents_the_notice(
     recorder: Recorder, sink: MemorySink, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, poor = recorder.wrap(server.client()), recorder.wrap(refusing("return_token_ids").client())

@@ -37,7 +37,7 @@ def model_asked(server: Server, recorder: Recorder, episode: str, model: str = "
     return str(server.requests[-1]["model"])
 
 
-def test_a_call_asks_for_the_version_of_its_episode_and_without_route_for_none(server: Server) -> None:
+def test_a_routed_call_asks_for_the_version_of_its_episode(server: Server) -> None:
     assert model_asked(server, init(sink=MemorySink()), DRAWN_EPISODE) == "agent"
     recorder, router = recording()
     assert model_asked(server, recorder, "e0") == "agent", "nothing is known yet"

@@ -17,7 +17,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Recorder
 from tests.producers.openai_server import Body, Server, sse
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}

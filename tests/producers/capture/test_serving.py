@@ -50,7 +50,7 @@ def test_trace_and_function_go_along_to_another_process(recorder: Recorder, sink
 
 
 @pytest.mark.parametrize("own_id", ["bestellung-ä", "注文/4711", "50%2F50 % ", " run 17", "a\r\nb: c"])
-def test_any_id_of_ones_own_arrives_in_another_process_unchanged(recorder: Recorder, own_id: str) -> None:
+def test_any_own_id_arrives_in_another_process_unchanged(recorder: Recorder, own_id: str) -> None:
     other = init(sink=MemorySink())
     with recorder.episode(task="t", episode_id=own_id) as episode:
         sent = httpx.Headers(recorder.headers())
@@ -62,7 +62,7 @@ def test_any_id_of_ones_own_arrives_in_another_process_unchanged(recorder: Recor
 
 
 @pytest.mark.parametrize("wrong", ["", "00-0-0-00", "x" * 55, 7, TRACE.replace("4", "G")])
-def test_a_trace_that_is_none_is_left_out(recorder: Recorder, wrong: Any) -> None:
+def test_an_invalid_trace_is_left_out(recorder: Recorder, wrong: Any) -> None:
     with recorder.episode(task="t", traceparent=wrong):
         assert "traceparent" not in recorder.headers()
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Recorder, init
 from tests.producers.openai_server import Server, completion, streamed
-from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded_events import assert_whole, turns
 from tests.producers.sending.test_delivery_faults import BlockingSink
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
@@ -37,7 +37,7 @@ def spoil(value: Any) -> None:
 
 
 @pytest.mark.parametrize("with_logprobs", [False, True])
-def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(with_logprobs: bool) -> None:
+def test_later_changes_by_the_application_are_not_recorded(with_logprobs: bool) -> None:
     sink = BlockingSink()
     recorder = init(sink=sink)
     server = Server(lambda body: completion(tool_calls=[CALL]))
@@ -63,7 +63,7 @@ def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(with_
 
 
 @pytest.mark.parametrize("thinks", [False, True])
-def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks: bool) -> None:
+def test_changes_by_the_application_in_a_stream_are_not_recorded(thinks: bool) -> None:
     sink = BlockingSink()
     recorder = init(sink=sink)
     chunks = streamed()

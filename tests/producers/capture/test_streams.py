@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.producers.capture.answer_tap import read_stream
 from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.hiding import make_cut
+from rollbus.producers.capture.hidden_fields import make_cut
 from rollbus.producers.capture.surface import Wishes
 from rollbus.producers.turns.answer import answer_of, read
 from tests.producers.openai_server import chunk, logprobs_of
@@ -145,7 +145,7 @@ def test_a_text_that_looks_like_what_is_hidden_stays() -> None:
     }
 
 
-def test_ids_of_a_prompt_that_come_with_each_chunk_are_hidden_with_those_of_the_answer() -> None:
+def test_prompt_ids_in_each_chunk_are_hidden_with_the_answers_ids() -> None:
     cut = make_cut(Wishes(logprobs=True, usage=True), b"null")
     chunks: list[Body] = [
         {"id": "r", "prompt_token_ids": [4, 5], "choices": [{"index": 0, "delta": {"content": text}, "token_ids": [7]}]}

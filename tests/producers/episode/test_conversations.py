@@ -13,7 +13,7 @@ def alias_declarations(recorder: Recorder, sink: MemorySink) -> list[Any]:
     return [record for record in sink.records("aliases") if isinstance(record, AliasDeclared)]
 
 
-def test_the_first_call_says_what_the_user_said(recorder: Recorder, sink: MemorySink) -> None:
+def test_the_first_call_declares_the_message_of_the_user(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="t", conversation="c1") as episode:
         messages = [{"role": "system", "content": "rules"}, {"role": "user", "content": "no, the parcel"}]
         episode.turn(messages=messages, answer="DELIVERY")

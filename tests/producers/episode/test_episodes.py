@@ -226,7 +226,7 @@ def test_a_sub_agents_episode_has_its_roots_labels_and_its_own(recorder: Recorde
     assert labels["plan"] == {"user": "ann", "plan": "free"}
 
 
-def test_a_slash_in_an_id_of_ones_own_makes_no_family(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_slash_in_an_own_id_makes_no_family(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="plan", episode_id="tenant/order-7") as root, recorder.episode(task="step") as child:
         recorder.feedback(episode=child.id, reward=1.0, key="k")
     with recorder.episode(task="plan", episode_id="tenant/order-8"):
@@ -237,7 +237,7 @@ def test_a_slash_in_an_id_of_ones_own_makes_no_family(recorder: Recorder, sink: 
     assert {record.key for record in sink.sent} == {b"tenant/order-7", b"tenant/order-8"}
 
 
-def test_a_child_with_an_id_of_ones_own_is_named_once(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_child_with_an_own_id_is_named_once(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
     with recorder.episode(task="plan", episode_id="order-7"):
         for number in range(2):
             with recorder.episode(task="step", episode_id=f"step-{number}"):
@@ -321,7 +321,7 @@ def test_feedback_without_a_target_is_about_the_current_episode(recorder: Record
 
 
 @pytest.mark.parametrize("own_id", ["run-17", "0af7651916cd43dd8448eb211c80319c"])
-def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
+def test_an_own_id_names_an_episode_only_as_the_episode_argument(
     recorder: Recorder, sink: MemorySink, own_id: str
 ) -> None:
     recorder.feedback(episode=own_id, reward=1.0)
@@ -363,9 +363,7 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
     assert recorder.counters["hook_errors.feedback"] == 2
 
 
-def test_what_users_send_switches_nothing_off_and_is_missing_in_no_episode(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_invalid_input_of_users_switches_no_hook_off(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="open") as own_episode:
         for _ in range(2 * MOST_FAILURES):
             assert recorder.feedback("order-7", reward=cast(Any, "great")) is None
@@ -399,7 +397,7 @@ def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Rec
         assert not nothing.recording
 
 
-def test_headers_that_name_no_episode_hide_none(recorder: Recorder, sink: MemorySink) -> None:
+def test_headers_without_an_episode_hide_no_open_one(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.attach({"host": "shop"}):
         assert recorder.headers() == {}
         with recorder.episode(task="of its own") as own_episode, recorder.attach({}):
@@ -422,7 +420,7 @@ def test_an_unsampled_episode_is_unrecorded_in_other_processes_too(recorder: Rec
     assert init(enabled=False).start(task="t").headers() == {}  # what is not recorded here may be recorded there
 
 
-def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink) -> None:
+def test_groups_are_sampled_whole_with_their_feedback(sink: MemorySink) -> None:
     recorder = init(sink=sink, namespace="t.", sample_rate=0.5)
     members: dict[str, list[Episode]] = {}
     for group in range(40):
@@ -449,7 +447,7 @@ def test_a_disabled_recorder_records_and_wraps_nothing(sink: MemorySink) -> None
     assert sink.sent == []
 
 
-def test_an_episode_says_what_its_process_missed_meanwhile(recorder: Recorder, sink: MemorySink) -> None:
+def test_an_episode_names_the_misses_of_its_process(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="before"):
         pass
     with recorder.episode(task="during"):

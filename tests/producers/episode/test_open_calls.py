@@ -5,7 +5,7 @@ from typing import Any
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import ToolCalled
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK = [{"role": "user", "content": "How many?"}]
 
@@ -51,9 +51,7 @@ def test_a_tool_that_fits_no_open_call_has_no_id(recorder: Recorder, sink: Memor
     assert [tool.tool_call_id for tool in tools_of(recorder, sink)] == [None, None, None, None, "c1", None]
 
 
-def test_arguments_that_tell_how_a_function_was_called_fit_the_keywords_in_them(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_arguments_wrapped_in_kwargs_are_matched_to_their_call(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="stock") as episode:
         episode.turn(messages=ASK, answer=answer("bolts"))
         recorder.tool("stock", arguments={"kwargs": {"item": "nuts"}})

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 ASK = [{"role": "user", "content": "How many bolts?"}]
 

@@ -14,7 +14,7 @@ from rollbus.schemas.records.events import Excluded, TurnRecorded
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.producers.openai_server import Server
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 LARGE = "x" * LEAST_RECORD_BYTES
 
@@ -27,7 +27,7 @@ def recorder(sink: MemorySink) -> Iterator[Recorder]:
     recorder.close(120)
 
 
-def test_a_turn_that_is_too_large_goes_without_its_content_and_the_next_carries_the_prompt(
+def test_the_turn_after_a_too_large_one_carries_the_whole_prompt(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:
     client = recorder.wrap(server.client())

@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_a_trace_is_sent_once_its_root_has_ended_and_nothing_came_for_a_while(world: World) -> None:
+async def test_a_trace_is_sent_in_the_silence_after_its_root_ends(world: World) -> None:
     world.accept(*AGENT[1:4])
     assert await world.after(QUIET_MS - 1) == []
     world.accept(*AGENT[4:], AGENT[0])
@@ -106,7 +106,7 @@ def names_by_record(world: World) -> set[tuple[str, str]]:
     return {(type(record).__name__, outbound.principal) for record, outbound in sent}
 
 
-async def test_what_a_token_brought_is_sent_in_its_principals_name(world: World) -> None:
+async def test_spans_are_sent_under_the_principal_of_their_token(world: World) -> None:
     world.collector.accept(request_of(AGENT), AGENTS)
     world.restart()
     world.collector.accept(evaluation(), STRANGERS)
@@ -115,7 +115,7 @@ async def test_what_a_token_brought_is_sent_in_its_principals_name(world: World)
     assert names_by_record(world) == {(kind, "agent-7") for kind in kinds} | {("RewardReported", "stranger")}
 
 
-async def test_a_strangers_span_stays_the_strangers_and_takes_no_place(world: World) -> None:
+async def test_a_strangers_span_replaces_no_span_of_another_principal(world: World) -> None:
     (root, first, *others) = AGENT
     user = otlp_attributes({"user.id": "of-the-stranger"})
     strange = call(9, [("user", "strange")], "s", parent=1, at_s=2)
@@ -143,7 +143,7 @@ async def test_a_token_that_may_only_record_brings_no_reward(world: World) -> No
     assert not [record for record in world.sink.records() if isinstance(record, RewardReported)]
 
 
-async def test_what_was_answered_for_survives_a_kill(world: World) -> None:
+async def test_acknowledged_spans_survive_a_kill(world: World) -> None:
     world.accept(*AGENT[:3])
     world.restart()
     world.accept(*AGENT[2:])

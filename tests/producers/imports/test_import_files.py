@@ -110,7 +110,7 @@ async def test_a_second_import_sends_the_same_bytes(tmp_path: Path) -> None:
     assert bench.keys() == again.keys()
 
 
-async def test_a_torn_file_is_refused_with_its_line_and_goes_on_when_it_is_mended_or_has_grown(tmp_path: Path) -> None:
+async def test_a_torn_file_is_refused_by_line_until_it_is_mended(tmp_path: Path) -> None:
     whole = "".join(json.dumps(row(trace)) + "\n" for trace in range(5))
     file = tmp_path / "a.jsonl"
     file.write_text(whole[:-40])
@@ -241,7 +241,7 @@ async def test_a_line_that_is_too_long_is_refused_before_it_is_read_whole(
         await Bench(tmp_path / "store", file).run()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("-"), tmp_path):
         with pytest.raises(RollbusError, match=r"is not a file or a folder|has no file that ends in"):
@@ -363,7 +363,7 @@ async def test_two_imports_of_the_same_files_at_a_time_are_refused(tmp_path: Pat
     first.store.close()
 
 
-async def test_a_store_that_is_none_is_named(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_store_is_named(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", [row(1)]))
     bench.path.parent.mkdir()
     bench.path.write_bytes(b"not a database" * 100)
@@ -371,7 +371,7 @@ async def test_a_store_that_is_none_is_named(tmp_path: Path) -> None:
         bench.make()
 
 
-async def test_a_trace_that_is_too_large_is_left_out_and_a_turn_goes_without_its_content(
+async def test_a_too_large_trace_is_left_out_and_a_turn_loses_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rollbus.producers.imports.sending.MAX_TRACE_BYTES", 1 << 20)

@@ -176,7 +176,7 @@ async def test_spans_and_events_of_opentelemetrys_own_instrumentation_become_tur
     assert {turn.untrainable_reason for turn in turns} == {"no_token_ids"}
 
 
-async def test_what_is_too_large_torn_or_foreign_is_refused_and_the_server_goes_on(served: Served) -> None:
+async def test_the_server_continues_after_too_large_torn_or_foreign_requests(served: Served) -> None:
     kind = {"content-type": "application/x-protobuf", **served.headers}
     bomb = gzip.compress(bytes(MAX_BODY_BYTES + 1))
     zipped = {**kind, "content-encoding": "gzip"}
@@ -206,8 +206,8 @@ async def test_what_is_too_large_torn_or_foreign_is_refused_and_the_server_goes_
     assert len(await served.turns()) == 4
 
 
-async def test_a_call_whose_path_is_no_text_ends_no_server(served: Served) -> None:
-    """Nor another's call that began before it."""
+async def test_a_call_with_an_undecodable_path_ends_no_server(served: Served) -> None:
+    """It does not end a call of another client either, which began before it."""
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         begun = channel.stream_unary(EXPORT)(metadata=tuple(served.headers.items()))
         await begun.wait_for_connection()
@@ -289,7 +289,7 @@ async def refusal_of(
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
-async def test_what_is_not_otlp_is_refused_over_grpc_with_its_status(served: Served) -> None:
+async def test_a_call_that_is_not_otlp_is_refused_over_grpc_with_its_status(served: Served) -> None:
     credentials = tuple(served.headers.items())
     async with grpc.aio.insecure_channel(served.grpc) as channel:
         for method, message, metadata, code in (
@@ -304,7 +304,7 @@ async def test_what_is_not_otlp_is_refused_over_grpc_with_its_status(served: Ser
             assert refused.value.code() is code, (method, message, metadata)
 
 
-async def test_calls_whose_message_does_not_come_keep_nobody_out_over_grpc(
+async def test_grpc_calls_without_a_message_do_not_block_other_callers(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wait_for(call: Any) -> grpc.StatusCode:

@@ -11,7 +11,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import instrument
 from tests.producers.capture.http_server import ModelServer, answer_to, events_of, serving
 from tests.producers.capture.test_http_clients import ASK, GZIP, texts_of
-from tests.producers.recorded import assert_whole, turns
+from tests.producers.recorded_events import assert_whole, turns
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_aiohttp_is_recorded_and_looks_untouched(
         assert_whole(turn)
 
 
-async def test_errors_and_left_streams_of_aiohttp_are_as_without_us(
+async def test_errors_and_abandoned_streams_of_aiohttp_are_as_without_us(
     recorder: Recorder, sink: MemorySink, model: ModelServer
 ) -> None:
     url, model.statuses = f"{model.url}/v1/chat/completions", [503, 500, 500]

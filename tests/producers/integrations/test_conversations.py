@@ -28,7 +28,7 @@ from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted
 from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_adk import load_agent
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 USER_MESSAGES = ("How many bolts?", "No, nuts.")
 

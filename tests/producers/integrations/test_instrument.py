@@ -30,14 +30,14 @@ from rollbus.producers.integrations import instrument as module
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
-from rollbus.producers.integrations.later import PatchAtImport
 from rollbus.producers.integrations.openai_agents import RollbusHooks
+from rollbus.producers.integrations.patch_at_import import PatchAtImport
 from rollbus.producers.integrations.patches import Library, Wish
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, WriterClosed
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock, turns_of
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit
@@ -89,7 +89,7 @@ def test_a_client_that_is_wrapped_too_is_recorded_once(
     assert_sampled(server, turns_of(recorded_events(recorder, sink)))
 
 
-def test_the_episode_follows_into_a_pool_of_threads_that_serves_several_episodes(
+def test_a_thread_pool_makes_each_call_in_the_episode_of_its_caller(
     recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
 ) -> None:
     client = server.client()
@@ -115,7 +115,7 @@ def test_the_episode_follows_into_a_pool_of_threads_that_serves_several_episodes
     assert not vars(ThreadPool).keys() & {"apply_async", "imap"}
 
 
-def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episode(
+def test_a_thread_that_outlives_its_episode_calls_outside_any_episode(
     recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
 ) -> None:
     client, ended = server.client(), threading.Event()
@@ -137,7 +137,7 @@ def test_a_call_of_a_thread_that_outlives_its_episode_is_outside_of_every_episod
 
 @pytest.mark.usefixtures("traced_agents")
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
-async def test_instrumenting_twice_records_once_as_the_second_time_says(
+async def test_instrumenting_twice_records_once_with_the_second_settings(
     recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
 ) -> None:
     again = instrument(recorder, child_agents=["keeper"])
@@ -192,7 +192,7 @@ async def play_openai_agents(recorder: Recorder, server: AgentServer) -> None:
     ],
     ids=["langchain", "llama-index", "adk", "openai-agents"],
 )
-async def test_a_hook_that_another_version_of_its_framework_breaks_reaches_no_agent(
+async def test_a_hook_broken_by_another_framework_version_harms_no_agent(
     recorder: Recorder,
     sink: MemorySink,
     server: AgentServer,
@@ -228,7 +228,7 @@ async def test_an_agent_that_has_its_own_hook_too_is_recorded_once(
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
-async def test_litellm_calls_nothing_of_ours_once_it_is_taken_back(recorder: Recorder, server: AgentServer) -> None:
+async def test_litellm_calls_no_hook_of_ours_after_undo(recorder: Recorder, server: AgentServer) -> None:
     patches = instrument(recorder)
     await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client())
     await end_litellms_callbacks()
@@ -275,7 +275,7 @@ def test_a_library_newer_than_any_that_was_tried_is_recorded_and_named_once(
     assert_sampled(server, turns_of(recorded_events(recorder, sink)))
 
 
-def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
+def test_a_programs_module_named_like_a_library_is_left_alone(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:
@@ -288,7 +288,7 @@ def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
 
 
 @pytest.mark.usefixtures("traced_agents")
-async def test_with_a_task_what_is_outside_of_every_episode_is_one_of_its_own(
+async def test_with_a_task_a_call_outside_any_episode_gets_its_own(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     patches = instrument(recorder, task="stock")

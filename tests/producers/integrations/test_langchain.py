@@ -20,7 +20,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 
 class State(TypedDict):
@@ -144,7 +144,7 @@ def ask_person(item: str) -> str:
     return f"{item}: {interrupt(item)}"
 
 
-def test_a_person_who_is_asked_is_a_pause_and_no_error_of_the_tool(
+def test_a_question_to_a_person_is_a_pause_and_not_a_tool_error(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     agent: Any = create_agent(model_of(server), [ask_person], checkpointer=InMemorySaver())

@@ -23,7 +23,7 @@ from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 from tests.producers.openai_server import Server
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings(
@@ -68,7 +68,7 @@ def call(client: Any, **options: Any) -> Any:
 
 
 @pytest.mark.usefixtures("loop")
-def test_tokens_that_litellm_was_asked_for_are_recorded_by_a_writer_that_the_episodes_end_names(
+def test_tokens_requested_from_litellm_are_recorded_by_a_closed_writer(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     with recorder.episode(task="stock"), recorder.function("keeper"):
@@ -98,7 +98,7 @@ def test_a_call_through_a_wrapped_client_is_recorded_once_by_that_client(
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_failed_call_leaves_no_writer_to_wait_for(recorder: Recorder, sink: MemorySink) -> None:
+def test_a_failed_call_leaves_no_open_writer(recorder: Recorder, sink: MemorySink) -> None:
     refusing = Server(lambda body: httpx.Response(400, json={"error": {"message": "no"}}))
     with recorder.episode(task="stock"), pytest.raises(BadRequestError):
         call(refusing.client())
@@ -126,7 +126,7 @@ def test_a_call_outside_an_episode_is_counted(recorder: Recorder, sink: MemorySi
     assert recorder.counters["calls_outside_episode"] == 1
 
 
-def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: Recorder, sink: MemorySink) -> None:
+def test_consecutive_calls_are_not_nested(recorder: Recorder, sink: MemorySink) -> None:
     logger, now, answer = RollbusLogger(recorder), datetime.datetime.now(), litellm.ModelResponse(id="r")
     with recorder.episode(task="stock") as episode:
         for call_id in ("one", "two"):
@@ -144,9 +144,7 @@ def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: R
 
 
 @pytest.mark.usefixtures("loop")
-def test_a_call_of_responses_is_a_turn_with_its_text_and_leaves_no_writer_to_wait_for(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+def test_a_responses_call_is_a_turn_and_leaves_no_open_writer(recorder: Recorder, sink: MemorySink) -> None:
     text = {"type": "output_text", "text": "7", "annotations": []}
     message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
     tools = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
@@ -160,7 +158,7 @@ def test_a_call_of_responses_is_a_turn_with_its_text_and_leaves_no_writer_to_wai
     assert_all_closed(recorder, sink)
 
 
-def test_a_routers_call_in_a_loop_of_its_own_is_recorded_before_the_loop_ends(
+def test_a_routers_call_is_recorded_before_its_own_loop_ends(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     params: dict[str, Any] = {"model": "openai/agent", "api_key": "k", "api_base": "http://server/v1"}
@@ -211,7 +209,7 @@ class PausedId:
         return "of the parent"
 
 
-def test_a_child_forked_while_a_call_is_noted_in_another_thread_goes_on(recorder: Recorder) -> None:
+def test_a_child_forked_while_another_thread_records_does_not_hang(recorder: Recorder) -> None:
     logger, call_id = RollbusLogger(recorder), PausedId()
 
     def note(call_id: object) -> None:

@@ -18,7 +18,7 @@ from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.records.events import ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, stock
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
     "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"

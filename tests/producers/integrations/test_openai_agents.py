@@ -6,7 +6,7 @@ from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runn
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, stock
-from tests.producers.recorded import recorded_events, turns
+from tests.producers.recorded_events import recorded_events, turns
 
 set_tracing_disabled(True)
 COUNT = function_tool(stock)
@@ -28,9 +28,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     assert_agent(server, recorded_events(recorder, sink), streamed=streamed)
 
 
-async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_names(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+async def test_agents_that_hand_off_are_each_recorded_under_their_names(recorder: Recorder, sink: MemorySink) -> None:
     server = AgentServer(tool="transfer_to_keeper", arguments={})
     chat_model = OpenAIChatCompletionsModel("agent", server.async_client())
     keeper, front = Agent(name="keeper", model=chat_model), Agent(name="front", model=chat_model)
@@ -44,9 +42,7 @@ async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_n
     assert [turn.function for turn in recorded_turns] == ["front", "keeper"]
 
 
-async def test_an_agent_that_is_another_ones_tool_is_recorded_under_its_name(
-    recorder: Recorder, sink: MemorySink
-) -> None:
+async def test_an_agent_used_as_a_tool_is_recorded_under_its_name(recorder: Recorder, sink: MemorySink) -> None:
     server = AgentServer(tool="ask_keeper", arguments={"input": "How many bolts?"})
     chat_model = OpenAIChatCompletionsModel("agent", server.async_client())
     keeper = Agent(name="keeper", model=chat_model)

@@ -14,7 +14,7 @@ from google.genai import types
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import instrument
 from rollbus.schemas.records.events import TurnRecorded
-from tests.producers.recorded import turns
+from tests.producers.recorded_events import turns
 
 ASK: Any = [
     {"role": "user", "content": "How many bolts?"},

@@ -16,7 +16,7 @@ from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, stock
 from tests.producers.integrations.test_instrument import end_litellms_callbacks
 from tests.producers.integrations.test_langchain import model_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ITEMS = ("bolts", "nuts", "bolts")
 

@@ -19,8 +19,8 @@ from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.producers.integrations.agent_server import AgentServer
 from tests.producers.integrations.test_langchain import ASK, model_of
-from tests.producers.recorded import recorded_events
-from tests.stepping import Stepper
+from tests.producers.recorded_events import recorded_events
+from tests.stepper import Stepper
 
 
 @tool("stock")
@@ -70,7 +70,7 @@ def assert_whole(trajectory: Trajectory, server: AgentServer) -> None:
     assert (trajectory.closed_by, trajectory.stop_reason, trajectory.partial) == ("ended", "completed", ())
 
 
-def test_what_is_resumed_in_the_same_process_is_a_part_of_the_episode(
+def test_an_episode_resumed_in_the_same_process_is_one_trajectory(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     agent, options = agent_of(server), options_of(recorder, task="ask")
@@ -86,7 +86,7 @@ def test_what_is_resumed_in_the_same_process_is_a_part_of_the_episode(
     assert_whole(trajectory, server)
 
 
-def test_what_is_resumed_in_another_process_is_a_part_of_the_episode(
+def test_an_episode_resumed_in_another_process_is_one_trajectory(
     recorder: Recorder, sink: MemorySink, elsewhere: tuple[Recorder, MemorySink], server: AgentServer
 ) -> None:
     agent, (other, other_sink) = agent_of(server), elsewhere

@@ -14,7 +14,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_agent, assert_sampled, turns_of
-from tests.producers.recorded import recorded_events
+from tests.producers.recorded_events import recorded_events
 
 ASK: Any = [{"role": "user", "content": "How many bolts?"}]
 AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "keeper"}
@@ -80,7 +80,7 @@ def test_a_call_that_a_span_and_a_client_see_is_one_turn_of_the_agent(
     assert_agent(server, recorded_events(recorder, sink))
 
 
-def test_spans_are_read_of_a_provider_that_was_there_before(
+def test_spans_of_an_existing_provider_are_read(
     recorder: Recorder, sink: MemorySink, server: AgentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = TracerProvider()
@@ -131,7 +131,7 @@ async def test_concurrent_tools_are_separate_and_a_failing_one_has_its_error(
     assert tools == [("c1", bolts, None), ("c2", bolts, None), ("c3", fault, "no such shelf")]
 
 
-def test_a_tool_that_two_instrumentations_trace_is_recorded_once_with_what_either_knows(
+def test_a_tool_traced_twice_is_recorded_once_with_all_its_attributes(
     recorder: Recorder, sink: MemorySink, tracer: Tracer
 ) -> None:
     outer = {"openinference.span.kind": "TOOL", "tool.name": "stock", "output.value": "seven"}

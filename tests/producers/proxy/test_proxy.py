@@ -18,7 +18,7 @@ from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardR
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.producers.capture import test_other_surfaces
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
-from tests.producers.recorded import assert_whole, recorded_events, turns
+from tests.producers.recorded_events import assert_whole, recorded_events, turns
 
 STREAM = {"content-type": "text/event-stream"}
 HELLO: Any = [{"role": "user", "content": "Say hello"}]
@@ -251,7 +251,7 @@ async def test_an_error_of_the_server_reaches_the_program(recorder: Recorder, si
     assert recorder.counters["calls_failed"] == 1
 
 
-async def test_a_program_that_hangs_up_stops_the_server_and_leaves_no_turn_to_train(
+async def test_a_program_that_hangs_up_ends_the_call_as_an_untrainable_turn(
     recorder: Recorder, sink: MemorySink
 ) -> None:
     call_begun, stopped = asyncio.Event(), asyncio.Event()
@@ -294,7 +294,7 @@ async def test_a_server_that_is_away_is_a_bad_gateway(recorder: Recorder) -> Non
     assert answer.json()["error"]["message"] == "the model server does not answer: ConnectError: refused"
 
 
-async def test_a_broker_that_is_away_holds_many_answers_back_no_longer_than_one(
+async def test_an_absent_broker_delays_many_answers_no_longer_than_one(
     recorder: Recorder, sink: MemorySink, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, go, waits = sink.send, threading.Event(), list[float]()

@@ -30,7 +30,7 @@ class SinkContract:
         """One record of the contract, all under one key."""
         return Outbound(self.topic(), b"key", value or f"value-{number}".encode(), NOW_MS + number)
 
-    async def test_what_is_sent_arrives_in_order_with_key_and_time(self) -> None:
+    async def test_sent_records_arrive_in_order_with_key_and_time(self) -> None:
         sink = await self.make()
         await sink.start()
         try:

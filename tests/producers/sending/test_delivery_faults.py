@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
-from rollbus.producers.capture import answer_tap, call, chat_stream, endpoints, hiding
+from rollbus.producers.capture import answer_tap, call, chat_stream, endpoints, hidden_fields
 from rollbus.producers.capture.chat import ChatSurface
 from rollbus.producers.episode import context, episode, feedback, late_turns, open_episodes, outbox
 from rollbus.producers.sending import books, queue
@@ -167,7 +167,7 @@ class ChattySink(MemorySink):
         return await super().send(records)
 
 
-def test_a_flush_waits_for_what_was_recorded_before_it_and_not_for_what_follows() -> None:
+def test_a_flush_waits_only_for_events_recorded_before_it() -> None:
     sink = ChattySink()
     recorder = init(sink=sink)
     episode = recorder.start(task="t")
@@ -255,7 +255,7 @@ HOOKS: dict[Any, tuple[str, ...]] = {
     ChatSurface: ("is_recorded", "read_wishes", "add_wishes", "convert_request", "read_response", "make_reader"),
     chat_stream.ChunkReader: ("answer",),
     answer_tap.AnswerTap: ("__init__", "_finish"),
-    hiding: ("_without_ids",),
+    hidden_fields: ("_without_ids",),
     endpoints: ("find_surface",),
     episode.Episode: ("record", "begin", "_end", "_tool", "_reward"),
     episode: ("expected_bytes",),

@@ -211,7 +211,7 @@ BROKEN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=str)
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_of_any_shape_reaches_the_host_and_becomes_an_untrainable_turn(
+def test_a_misshapen_answer_reaches_the_host_as_an_untrainable_turn(
     sink: MemorySink, server: Server, broken: dict[str, Any], stream: bool
 ) -> None:
     body = {**completion(), **broken}
@@ -231,7 +231,7 @@ def test_an_answer_of_any_shape_reaches_the_host_and_becomes_an_untrainable_turn
 @pytest.mark.parametrize(
     "messages", [[object()], [{"role": "user", "content": object()}], [{"content": "\ud800"}], [[]]]
 )
-def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink, server: Server, messages: Any) -> None:
+def test_a_request_of_any_shape_gives_the_same_as_without_us(sink: MemorySink, server: Server, messages: Any) -> None:
     def outcome(client: Any) -> str:
         try:
             return str(client.chat.completions.create(model="agent", messages=messages).choices[0].message.content)
@@ -261,7 +261,7 @@ def test_the_next_turn_sends_the_messages_of_an_unwritten_one(sink: MemorySink) 
     assert recorder.counts.total("turns_untrainable") == 3
 
 
-def test_tools_that_can_be_read_only_once_are_sent_again_too_and_recorded(sink: MemorySink) -> None:
+def test_read_once_tools_are_recorded_and_sent_again(sink: MemorySink) -> None:
     server = refusing("return_token_ids")
     tool: Any = {"type": "function", "function": {"name": "look", "parameters": {}}}
     recorder = init(sink=sink)
@@ -274,9 +274,7 @@ def test_tools_that_can_be_read_only_once_are_sent_again_too_and_recorded(sink: 
     assert json.loads(turn.tools or "") == [tool]
 
 
-def test_messages_that_can_be_read_only_once_reach_the_server_where_they_cannot_be_recorded(
-    sink: MemorySink, server: Server
-) -> None:
+def test_unrecordable_read_once_messages_still_reach_the_server(sink: MemorySink, server: Server) -> None:
     part = {"type": "text", "text": "Say hello"}
     message: Any = {"role": "user", "content": (part_once for part_once in [part])}
     recorder = init(sink=sink)
@@ -287,7 +285,7 @@ def test_messages_that_can_be_read_only_once_reach_the_server_where_they_cannot_
     assert recorder.close(120)
 
 
-def test_values_and_names_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> None:
+def test_values_and_names_that_raise_when_read_do_not_harm_the_host(sink: MemorySink) -> None:
     class Hostile:
         def __str__(self) -> str:
             raise RuntimeError("do not look")
@@ -350,7 +348,7 @@ def test_texts_that_utf8_cannot_carry_lose_no_event(sink: MemorySink, server: Se
     assert [event.alias for event in sink.records("aliases")] == ["a?", "a?"]
 
 
-def test_what_can_be_read_only_once_is_left_to_the_host(sink: MemorySink, tmp_path: Path) -> None:
+def test_read_once_values_are_left_to_the_host(sink: MemorySink, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("line")
     recorder = init(sink=sink, namespace="t.")
     with recorder.episode(task="t") as episode, (tmp_path / "file").open() as file:

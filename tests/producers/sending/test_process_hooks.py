@@ -11,7 +11,7 @@ import pytest
 
 from rollbus.producers.sending import process_hooks
 from rollbus.schemas.records.events import ToolCalled
-from tests.producers.recorded import read_spool, run_program
+from tests.producers.recorded_events import read_spool, run_program
 
 
 class SlowRecorder:
@@ -93,7 +93,7 @@ IMPORTED_BY_THREADS = """
 """
 
 
-def test_no_thread_of_ours_imports_for_that_can_change_what_the_application_sees(tmp_path: Path) -> None:
+def test_no_thread_of_ours_imports_a_module(tmp_path: Path) -> None:
     """A Protocol of an Iterable that a thread defined made `isinstance(None, Iterable)` true for good, in one of some
     thousand runs of an example; and a child that was forked meanwhile waited for the module for ever."""
     completed = run_program(IMPORTED_BY_THREADS, tmp_path)
@@ -143,7 +143,7 @@ def test_events_before_sigterm_are_on_disk_when_the_process_ends(tmp_path: Path)
     assert tools_in(tmp_path) == [f'{{"number":{number}}}' for number in range(300)]
 
 
-def test_a_program_that_handles_sigterm_keeps_its_own_way(tmp_path: Path) -> None:
+def test_a_program_that_handles_sigterm_keeps_its_handler(tmp_path: Path) -> None:
     assert run_program(PROGRAM_WITH_HANDLER, tmp_path).returncode == 7
     assert len(tools_in(tmp_path)) == 1
 

@@ -105,7 +105,7 @@ def test_a_folder_that_another_process_keeps_is_refused(tmp_path: Path, monkeypa
 
 
 @given(st.data())
-def test_a_spool_torn_at_any_byte_gives_the_records_before(
+def test_a_spool_torn_at_any_byte_keeps_the_records_before_it(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("torn")
@@ -169,7 +169,7 @@ def test_a_fork_while_a_segment_is_being_closed_leaves_the_folder_free(
     successor.close()
 
 
-def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_path: Path) -> None:
+def test_a_child_process_does_not_hold_the_folder_of_a_dead_parent(tmp_path: Path) -> None:
     program = """
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -245,7 +245,7 @@ async def test_an_outage_goes_over_the_disk_in_order(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_folder_that_somebody_deletes_costs_what_was_in_it_and_no_more(tmp_path: Path) -> None:
+async def test_a_deleted_spool_folder_costs_only_its_records(tmp_path: Path) -> None:
     inner, counters = MemorySink(), Counters()
     inner.available = False
     sink = SpoolSink(lambda: inner, lambda: make(tmp_path / "spool"), counters)
@@ -311,7 +311,7 @@ def test_a_recorder_whose_events_only_reach_the_disk_is_not_healthy(tmp_path: Pa
     assert recorder.close(120)
 
 
-def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_path: Path) -> None:
+def test_without_a_disk_events_are_sent_as_without_a_spool(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder should be made")
     sink = MemorySink()
     recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path / "file")

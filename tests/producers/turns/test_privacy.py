@@ -63,7 +63,7 @@ def test_a_turn_whose_tokens_are_withheld_keeps_its_texts_and_says_why(sink: Mem
     assert turn.completion.content == SECRET
 
 
-def test_what_tools_were_given_and_returned_is_withheld_in_messages_too(sink: MemorySink) -> None:
+def test_arguments_and_results_of_tools_are_withheld_in_messages_too(sink: MemorySink) -> None:
     recorder = init(sink=sink, withhold=["tool_calls"])
     call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": f'"{SECRET}"'}}
     client = recorder.wrap(Server(lambda body: completion(tool_calls=[call])).client())
@@ -90,7 +90,7 @@ def test_what_tools_were_given_and_returned_is_withheld_in_messages_too(sink: Me
         ({"redact": lambda text: text.replace(SECRET, "#")}, "masked_text", False),
     ],
 )
-def test_a_prompt_of_token_ids_that_no_redaction_can_read_does_not_pass_it(
+def test_a_prompt_of_token_ids_does_not_pass_a_redaction(
     sink: MemorySink, settings: Any, says: str | None, stays: bool
 ) -> None:
     recorder = init(sink=sink, **settings)
@@ -104,7 +104,7 @@ def test_a_prompt_of_token_ids_that_no_redaction_can_read_does_not_pass_it(
     assert (turn.prompt_token_ids is None) == (says is not None)
 
 
-def test_what_is_withheld_does_not_come_to_the_redaction(sink: MemorySink) -> None:
+def test_withheld_fields_do_not_reach_the_redaction(sink: MemorySink) -> None:
     counters = play(sink, withhold=["messages", "labels", "tool_calls", "comments", "errors", "tools"], redact=_fail)
     assert not [name for name in counters if name.startswith("hook_errors")]
     (start,) = (event for event in sink.records("episode-events") if isinstance(event, EpisodeStarted))

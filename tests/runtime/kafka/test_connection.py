@@ -44,7 +44,7 @@ def test_a_broker_that_cannot_be_reached_is_named_with_what_to_look_at() -> None
     assert "AF_INET" not in message
 
 
-def test_what_else_a_broker_says_is_kept_and_credentials_are_doubted_with_it() -> None:
+def test_an_unknown_broker_error_is_kept_with_a_hint_at_credentials() -> None:
     connection = KafkaConnection(
         bootstrap_servers="b:1", security_protocol="SASL_PLAINTEXT", username="u", password=SecretStr("hunter2")
     )
@@ -57,7 +57,7 @@ def test_what_else_a_broker_says_is_kept_and_credentials_are_doubted_with_it() -
 @pytest.mark.parametrize(
     "servers", ["", "b:abc", "b:99999", "b:0", "b:", "http://b:9092", "a:1,", "a:1;b:2", "a 1", "[::1", "a:1,b:x", ":1"]
 )
-def test_addresses_that_are_none_are_refused(servers: str) -> None:
+def test_invalid_addresses_are_refused(servers: str) -> None:
     with pytest.raises(ValidationError, match="host:port"):
         KafkaConnection(bootstrap_servers=servers)
 

@@ -56,7 +56,7 @@ class Admin:
         return answer_offsets(request, self._next())
 
 
-async def test_a_broker_that_cannot_tell_yet_is_asked_again() -> None:
+async def test_a_broker_that_is_not_ready_is_asked_again() -> None:
     new = Admin(GroupCoordinatorNotAvailableError(), NotCoordinatorForGroupError(), GroupLoadInProgressError(), 7)
     assert {place: committed.offset for place, committed in (await committed_offsets(new, "g", pause_s=0)).items()} == {
         PLACE: 7
@@ -75,13 +75,13 @@ async def test_an_unanswered_offset_request_is_not_an_absent_offset() -> None:
         await committed_offsets(Admin(GroupCoordinatorNotAvailableError()), "g", pause_s=0)
 
 
-async def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
+async def test_an_error_that_waiting_cannot_mend_is_raised_at_once() -> None:
     with pytest.raises(GroupAuthorizationFailedError, match="group g cannot be read"):
         await committed_offsets(Admin(GroupAuthorizationFailedError(), 7), "g", pause_s=0)
 
 
 @pytest.mark.parametrize("error", [NotCoordinatorForGroupError, GroupLoadInProgressError])
-async def test_a_consumer_asks_again_where_the_coordinator_cannot_tell(error: type[KafkaError]) -> None:
+async def test_a_consumer_asks_again_if_the_coordinator_is_not_ready(error: type[KafkaError]) -> None:
     consumer_options(KafkaConnection())
     answers = [error(), error(), 7]
 

@@ -45,7 +45,7 @@ async def test_a_broker_that_is_left_out_for_a_while_is_waited_for(monkeypatch: 
     assert cluster.requests == [(1, "which topics")]
 
 
-async def test_a_cluster_that_never_names_a_broker_is_said_to_give_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_never_names_a_broker_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "BROKER_PAUSE_S", 0.001)
     with pytest.raises(UnavailableError, match=r"^looking for topics: Kafka at 127\.0\.0\.1:9092 "):
         await ask(Cluster(looks=10**9), timeout_ms=50)

@@ -27,7 +27,7 @@ async def test_a_cancelled_fetch_of_the_client_does_not_end_its_owner() -> None:
     await stop_all(LeakingClient().stop)
 
 
-async def test_a_client_is_stopped_when_its_owner_is_cancelled_during_an_earlier_stop() -> None:
+async def test_a_stop_cancelled_at_one_client_still_stops_the_next() -> None:
     stopped = list[str]()
 
     async def stop() -> None:
@@ -41,7 +41,7 @@ async def test_a_client_is_stopped_when_its_owner_is_cancelled_during_an_earlier
     assert stopped == ["the second"]
 
 
-async def test_who_is_cancelled_during_aiokafkas_close_hears_of_it() -> None:
+async def test_a_cancellation_during_aiokafkas_close_reaches_the_caller() -> None:
     client = AIOKafkaClient()
     client._sync_task = asyncio.create_task(client._md_synchronizer())
     await asyncio.sleep(0)

@@ -33,7 +33,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("outcome", [None, KafkaError("away"), OSError("away")], ids=["hangs", "fails", "is cut off"])
-async def test_one_that_cannot_end_by_itself_has_its_connections_closed(
+async def test_the_connections_of_a_producer_that_cannot_end_are_closed(
     outcome: Any,
 ) -> None:
     producer: Any = Producer(outcome)
@@ -51,7 +51,7 @@ async def test_an_unawaited_producer_closes_its_connections() -> None:
     assert producer.closed
 
 
-async def test_one_that_was_fenced_leaves_no_error_that_the_event_loop_reports() -> None:
+async def test_a_fenced_producer_leaves_no_error_in_the_event_loop() -> None:
     """asyncio prints each error that nobody has looked at: one for every partition, with twenty lines each."""
     reported = list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))

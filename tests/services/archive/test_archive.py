@@ -46,7 +46,7 @@ async def digests(settings: Settings, namespace: str) -> dict[str, str]:
     return {digest.stage: digest.digest for digest in manifest.digests}
 
 
-def test_what_retention_has_taken_is_replayed_from_the_archive_byte_for_byte(
+def test_deleted_records_are_replayed_from_the_archive_byte_for_byte(
     archive_job: tuple[Path, Settings],
 ) -> None:
     path, settings = archive_job
@@ -101,7 +101,7 @@ async def test_a_run_goes_on_after_one_that_was_cut_off_between_two_manifests(
     assert max(len(run.archive.contents.files_of(place)) for place in log) > 3
 
 
-async def test_what_retention_took_between_two_runs_is_named_and_not_restored_unseen(
+async def test_records_deleted_between_two_archive_runs_are_named_everywhere(
     archive_job: tuple[Path, Settings],
 ) -> None:
     path, settings = archive_job

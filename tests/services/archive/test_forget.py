@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -121,7 +121,7 @@ def test_a_person_is_forgotten_everywhere(
     assert rows_about("bob") == rows_about("again") == 0
 
 
-def test_feedback_by_an_alias_and_what_errors_quote_go_with_the_person(
+def test_feedback_by_alias_and_quoted_words_are_forgotten_with_a_person(
     namespace: str, clickhouse: tuple[str, int]
 ) -> None:
     """A row of the topic `aliases` knows of no episode: the same report stands beside it, or the alias was hers."""

@@ -28,7 +28,7 @@ from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from tests.services.shared import shared_service
+from tests.services.shared_service import shared_service
 from tests.waiting import wait_until
 
 MODEL = "agent"
@@ -127,9 +127,13 @@ class Launcher:
 
     def call(self, function: str, *arguments: str) -> None:
         """Run `module:function` where ART is imported, and wait for its end; it leaves its findings in files."""
-        process_id = self._order({"call": function, "arguments": arguments})
+        process_id = self.begin_call(function, *arguments)
         while _is_running(process_id):
             time.sleep(0.02)
+
+    def begin_call(self, function: str, *arguments: str) -> int:
+        """Let `module:function` run where ART is imported; return the number of its process."""
+        return self._order({"call": function, "arguments": arguments})
 
     def make_model(self, folder: Path, words: str, *, max_tokens: int, seed: int) -> Path:
         """Make a base model of the demo's shape, a little smaller, with random weights."""

@@ -123,9 +123,7 @@ def talk(recorder: Recorder, conversation: str, question: str, turn: TurnTokens)
         episode.turn(messages=messages, answer="x", model=f"{MODEL}@0", temperature=1.0, **tokens)
 
 
-async def test_a_judges_hint_goes_from_its_endpoint_into_a_step_and_is_repeated_in_no_topic_that_is_kept(
-    server: ArtServer, kafka: str, namespace: str
-) -> None:
+async def test_a_judges_hint_reaches_a_step_but_no_kept_topic(server: ArtServer, kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     judging = RewardConfig(type="next_turn_judge", name="next", options={"hint": "judge"})
     run = RunConfig(model=MODEL, grouping=GroupingConfig(strategy="single"), batching=BatchingConfig(groups_per_step=2))

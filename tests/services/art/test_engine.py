@@ -76,7 +76,7 @@ def test_batches_become_versions_with_their_results(engine_report: dict[str, Any
     assert "rolls_back=False" in engine_report["capabilities"]
 
 
-def test_what_arts_own_service_cannot_do_is_refused_by_name(engine_report: dict[str, Any]) -> None:
+def test_a_setting_outside_arts_own_service_is_refused_by_name(engine_report: dict[str, Any]) -> None:
     dppo, entropy, decay, rollback = engine_report["refusals"]
     assert {refusal.partition(":")[0] for refusal in (dppo, entropy, decay)} == {"UnavailableError"}, (
         "no batch is at fault"
@@ -94,7 +94,7 @@ def test_art_is_registered_again_after_a_failed_update(engine_report: dict[str, 
     assert [call["model_name"] for call in engine_report["received"] if "config" in call] == ["agent"] * 3
 
 
-def test_a_checkpoint_that_names_no_batch_is_removed_and_its_batch_may_train_again(
+def test_a_batch_that_its_checkpoint_does_not_name_may_train_again(
     engine_report: dict[str, Any],
 ) -> None:
     assert engine_report["after"] == [0, 1, 2]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.check import check_engine, check_vllm, exit_code, run_course, write_report
-from benchmarks.gpu.course import Course, Figures, NotApplicableError, ProbeFailedError
 from benchmarks.gpu.engines import engines
+from benchmarks.gpu.probes import Course, Figures, NotApplicableError, ProbeFailedError
 from benchmarks.gpu.report import Finding, to_markdown
 
 ROOT = Path(__file__).parents[3]
@@ -53,12 +53,12 @@ def test_an_engine_that_cannot_run_here_is_skipped_with_its_reason(name: str, tm
     assert "sees no CUDA device" in finding.reason
 
 
-def test_a_vllm_of_ones_own_is_skipped_on_a_cpu(tmp_path: Path) -> None:
+def test_an_own_vllm_is_skipped_on_a_cpu(tmp_path: Path) -> None:
     (finding,) = check_vllm(CPU["ours, float32"], tmp_path, tmp_path, "cpu", 128)
     assert finding.reason == "it needs a GPU, and this check runs on cpu"
 
 
-def test_the_report_shows_the_machine_every_probe_and_why_not(tmp_path: Path) -> None:
+def test_the_report_shows_the_machine_and_the_reason_of_each_skip(tmp_path: Path) -> None:
     findings = [
         Finding("ours", "update", "passed", {"seconds": 2.0}),
         Finding("vLLM", "all", "skipped", reason="a | b"),

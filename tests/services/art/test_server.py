@@ -57,7 +57,7 @@ async def batch_of(server: ArtServer, name: str, answers: list[Any], base: int) 
     return TrainRequest(name, "main", MODEL, base, trajectories, TrainConfig(learning_rate=1e-3))
 
 
-async def test_stale_turns_are_trained_against_the_log_probs_they_were_sampled_with(
+async def test_stale_turns_are_trained_against_their_sampled_log_probs(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     base = (await client.versions()).head
@@ -195,7 +195,7 @@ async def test_trajectories_that_art_would_mistrain_are_left_out(art_server: Art
     assert line["data/step_num_trajectories"] == 2
 
 
-async def test_two_calls_of_released_clients_at_once_are_two_updates_one_after_the_other(
+async def test_concurrent_calls_of_released_clients_are_consecutive_updates(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     before = (await client.versions()).head
@@ -274,7 +274,7 @@ async def test_only_health_is_shown_without_the_bearer_token(own_art_server: Art
 
 
 @pytest.mark.parametrize(("point", "kept_version"), [("checkpoint", 0), ("published", 1), ("recorded", 1)])
-async def test_after_a_crash_in_a_released_clients_update_step_versions_and_next_update_agree(
+async def test_a_crash_in_a_released_clients_update_keeps_step_and_head_equal(
     own_art_server: ArtServer, point: str, kept_version: int
 ) -> None:
     server = own_art_server

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.consumers.export.run import ExportRequest, export
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import make_ended, make_score, make_started, make_trajectory, make_turn
 from tests.readers.files import rows_of
 from tests.services.clickhouse.test_queries import write

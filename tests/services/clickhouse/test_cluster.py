@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
-from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread, stored_table
 from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from tests.consumers.story import story
-from tests.services.clickhouse.test_apart import ABOUT_THE_STORY
+from tests.services.clickhouse.test_namespaces_apart import ABOUT_THE_STORY
 from tests.services.clickhouse.test_queries import new_database, replay_records, write
 
 pytestmark = pytest.mark.services
@@ -62,7 +62,7 @@ def test_every_table_is_replicated_and_spread_under_its_own_name(filled: ClickHo
         assert "non_replicated" not in local, "repeated inserts are known by their token there too"
 
 
-def test_a_row_and_its_repetition_are_on_one_shard_so_that_the_first_wins(filled: ClickHouse) -> None:
+def test_a_repeated_row_is_on_the_shard_of_the_first(filled: ClickHouse) -> None:
     orders = dict(ask(filled, "SELECT name, sorting_key FROM system.tables WHERE database = currentDatabase()"))
     for table, key in KEYS.items():
         apart = f"SELECT count() FROM (SELECT 1 FROM {table} GROUP BY {orders[table]} HAVING uniqExact({key}) > 1)"
@@ -93,7 +93,7 @@ def test_rows_are_deleted_on_every_server() -> None:
     assert stored_table("events", None) == "events"
 
 
-def test_a_later_migration_reaches_what_stores_rows_and_what_shows_them() -> None:
+def test_a_later_migration_reaches_the_local_and_distributed_tables() -> None:
     assert spread("ALTER TABLE events ADD COLUMN more String", "c") == (
         "ALTER TABLE events_local ON CLUSTER c ADD COLUMN more String",
         "ALTER TABLE events ON CLUSTER c ADD COLUMN more String",

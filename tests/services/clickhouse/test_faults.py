@@ -75,7 +75,7 @@ async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(lo
     assert doubled <= {"policy_versions"}, "that one comes over two topics; no other row waits for a merge"
 
 
-async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_their_id(logged: SinkSettings) -> None:
+async def test_rows_repeated_after_their_token_expired_are_merged_by_id(logged: SinkSettings) -> None:
     client = ClickHouse(logged.clickhouse)
     client.command("ALTER TABLE drops MODIFY SETTING non_replicated_deduplication_window = 2")
     client.close()

@@ -14,7 +14,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.trajectories import Reward
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import (
     START_MS,
     make_ended,
@@ -156,7 +156,7 @@ def test_a_search_finds_the_words_of_a_message_but_not_its_storage_format(asking
     assert find_episodes_by_text(asking) == EPISODES_BY_TEXT
 
 
-def test_an_evaluation_over_time_is_what_has_an_interval_and_not_the_counts_beside_it(asking: Asking) -> None:
+def test_the_timeline_leaves_out_the_counts_of_an_evaluation(asking: Asking) -> None:
     lines = [row for row in answer(asking, "timeline", run="main", model="agent") if row["kind"] == "line"]
     assert {row["name"]: (row["value"], row["low"]) for row in lines} == {
         "estimates best": (0.6, 0.5),
@@ -172,7 +172,7 @@ def test_an_episode_that_became_no_trajectory_is_shown_by_its_events(asking: Ask
     assert json.loads(event["completion"])["content"] == "of an episode without its start"
 
 
-def test_a_difference_has_the_interval_of_so_few_episodes_and_none_where_all_are_equal(asking: Asking) -> None:
+def test_a_difference_has_welchs_interval_unless_all_rewards_are_equal(asking: Asking) -> None:
     compared = {"left_model": "agent", "right_model": "agent", "left_version": "5"}
     other, *_ = answer(asking, "side_by_side", **compared, right_version="6")
     assert (other["left_count"], other["right_count"], other["difference"]) == (2, 2, 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.questions.ids import IdParameter, UnknownIdError
-from rollbus.consumers.clickhouse.questions.saved import (
+from rollbus.consumers.clickhouse.questions.saved_questions import (
     SavedQuery,
     UnknownRunError,
     ask,
@@ -33,7 +33,7 @@ from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import TrainedMember
 from rollbus.schemas.records.trajectories import Reward, TurnReward
 from rollbus.streams.stages.grouping.stage import GroupingStage
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import (
     MINUTE_MS,
     START_MS,
@@ -57,7 +57,7 @@ from tests.builders import (
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
 from tests.services.databases import name_database
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 pytestmark = pytest.mark.services
 
@@ -142,7 +142,7 @@ def test_an_answer_without_rows_has_its_columns(empty: ClickHouseSettings) -> No
 
 
 @pytest.mark.parametrize("query", [query for query in list_queries() if query.chart], ids=lambda query: query.name)
-def test_what_a_chart_is_to_draw_is_a_number_of_the_answer(filled: ClickHouseSettings, query: SavedQuery) -> None:
+def test_the_column_of_a_chart_is_a_number(filled: ClickHouseSettings, query: SavedQuery) -> None:
     for row in answer(filled, query.name):
         assert isinstance(row[query.chart or ""], (int, float, type(None)))
 
@@ -193,7 +193,7 @@ def make_removal(run: str) -> RunCommand:
     return RunCommand(run_id=run, command="removed", command_id=f"removed {run}")
 
 
-def test_what_waited_in_a_removed_run_is_dropped_until_the_run_is_back(clickhouse: tuple[str, int]) -> None:
+def test_waiting_trajectories_of_a_removed_run_are_dropped_until_it_returns(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     write(client, NAMESPACE, [*story(), *beside_the_story()])
@@ -300,7 +300,7 @@ IDS = [(query.name, parameter) for query in list_queries() for parameter in quer
 
 
 @pytest.mark.parametrize(("name", "parameter"), IDS, ids=lambda value: getattr(value, "name", value))
-def test_an_id_of_nothing_is_refused_by_name(filled: ClickHouseSettings, name: str, parameter: IdParameter) -> None:
+def test_an_unknown_id_is_refused_by_name(filled: ClickHouseSettings, name: str, parameter: IdParameter) -> None:
     is_number = parameter.kinds == ("step",)
     with pytest.raises(UnknownIdError, match=r"no .* in namespace 'rollbus\.'"):
         answer(filled, name, **{parameter.name: 99 if is_number else "no-such"})
@@ -359,7 +359,7 @@ def test_an_episode_is_followed_to_its_step(filled: ClickHouseSettings) -> None:
     assert (row["group_id"], row["step"], row["fate"], row["lag"], row["policy_version"]) == ("g3", 1, "trained", 1, 2)
 
 
-def test_why_a_trajectory_was_not_trained_is_one_answer(filled: ClickHouseSettings) -> None:
+def test_one_question_says_why_a_trajectory_was_not_trained(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "why_not_trained", id="e3")
     assert [(row["stage"], row["what"]) for row in rows] == [
         ("assembly", "assembled"),
@@ -486,7 +486,7 @@ def test_a_group_that_was_not_trained_says_why(filled: ClickHouseSettings) -> No
     assert trained == ["closed: full", "admitted by window 0", "in batch 0", "trained in step 1"]
 
 
-def test_what_one_users_traffic_trained(filled: ClickHouseSettings) -> None:
+def test_the_fates_of_one_users_traffic_are_listed(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "trained_by_label", value="ada")
     assert [(row["fate"], row["reason"], row["step"], row["policy_version"], row["trajectories"]) for row in rows] == [
         ("dropped", "stale", 1, None, 1),
@@ -557,7 +557,7 @@ def test_the_ends_of_a_comparison_never_share_a_version(filled: ClickHouseSettin
     assert (row["first_mean"], row["last_mean"]) == (0.0, 2.0)
 
 
-def test_a_record_that_several_consumers_refused_is_counted_once_with_its_place(
+def test_a_record_refused_by_several_consumers_is_counted_once(
     filled: ClickHouseSettings,
 ) -> None:
     letter = make_letter(stage="sink", error_class="InvalidRecordError", message="the sink's words")
@@ -639,13 +639,13 @@ def test_smoothing_follows_the_versions(filled: ClickHouseSettings) -> None:
     assert smooth == [pytest.approx(2 / 3), pytest.approx((2 / 3 + 0.8) / 2)]
 
 
-def test_before_and_after_a_version(filled: ClickHouseSettings) -> None:
+def test_rewards_before_and_after_a_version_are_compared(filled: ClickHouseSettings) -> None:
     (row,) = answer(filled, "before_and_after", version=1)
     assert (row["before_count"], row["after_count"], row["before_mean"]) == (3, 5, pytest.approx(2 / 3))
     assert 0 < row["p"] <= 1
 
 
-def test_windows_tools_lengths_and_steps(filled: ClickHouseSettings) -> None:
+def test_windows_tools_lengths_and_steps_have_their_rows(filled: ClickHouseSettings) -> None:
     (window,) = answer(filled, "curriculum_against_reward")
     assert (window["window"], window["groups"], window["admitted"], window["reward_mean"]) == (0, 3, 2, 0.75)
     (tool,) = answer(filled, "tools_against_reward")
@@ -702,7 +702,7 @@ def test_the_funnel_knows_whether_a_run_takes_batches(
     assert run.held == hold_state
 
 
-def test_groups_of_which_nobody_is_left_are_not_waited_for(clickhouse: tuple[str, int]) -> None:
+def test_groups_without_a_remaining_member_are_not_waited_for(clickhouse: tuple[str, int]) -> None:
     """A rollback takes what its versions sampled; a step that no group is left for cannot begin."""
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
@@ -723,7 +723,7 @@ def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnR
     return TurnReward(turn_event_id=turn, component=component, value=value, signal=signal, confidence=0.8)
 
 
-def test_what_users_did_next_is_counted_from_the_newest_scores(clickhouse: tuple[str, int]) -> None:
+def test_the_next_turns_of_users_are_counted_from_the_newest_scores(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     good = (spoken("t", "next", 1.0, "thanks"), spoken("t", "judge", 0.0, "judge"))
@@ -826,7 +826,7 @@ def test_a_task_that_was_played_on_one_side_only_does_not_fail_the_rank_test(fil
     assert [row["p"] for row in answer(filled, "before_and_after", namespace=namespace, version=9)] == [None, None]
 
 
-def test_a_reward_by_alias_is_one_event_of_the_episode_that_it_found(filled: ClickHouseSettings) -> None:
+def test_a_reward_by_alias_is_one_event_of_its_episode(filled: ClickHouseSettings) -> None:
     records: list[Record] = [("episode-events", "e1", event) for event in make_episode("e1", reward=None)]
     records.append(("aliases", "ticket", make_alias("ticket", "e1")))
     for key in ("taken", "late", "lost"):
@@ -850,7 +850,7 @@ def test_a_reward_by_alias_is_one_event_of_the_episode_that_it_found(filled: Cli
     assert row["dropped_by_reason"] == {"late_event": 1, "unresolved_alias": 1}
 
 
-def test_a_reward_that_was_taken_back_is_none_of_a_tools_mean(filled: ClickHouseSettings) -> None:
+def test_a_retracted_reward_is_not_in_a_tools_mean(filled: ClickHouseSettings) -> None:
     first = make_score("t1", 1.0, episode_id="e1")
     taken_back = replace(make_score("t1", None, episode_id="e1"), revision=1)
     tool = make_tool("e1", 9, error="no answer")

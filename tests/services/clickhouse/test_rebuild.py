@@ -14,7 +14,7 @@ from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.archive.log import ArchiveLog
 from rollbus.consumers.clickhouse.maintain import forget
 from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.log import OffsetSpan, Partition
 from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -92,7 +92,7 @@ def leftovers(settings: SinkSettings) -> list[Any]:
     return ask(settings.clickhouse, sql).rows
 
 
-async def test_what_was_written_comes_out_equal_and_what_was_lost_comes_back(written: SinkSettings) -> None:
+async def test_a_rebuild_keeps_written_rows_and_restores_lost_ones(written: SinkSettings) -> None:
     before = counts(written)
     rebuild_report = await rebuilt(written)
     assert [table.table for table in rebuild_report.tables] == list(all_tables())
@@ -118,7 +118,8 @@ async def test_rows_that_the_log_does_not_hold_stay(written: SinkSettings) -> No
     assert counts(written) == before
 
 
-async def test_what_the_sink_writes_meanwhile_is_not_lost_and_readers_see_whole_tables(written: SinkSettings) -> None:
+async def test_a_rebuild_loses_no_row_written_meanwhile(written: SinkSettings) -> None:
+    """Readers see whole tables all the time."""
     before = counts(written)
     seen: list[int] = []
 
@@ -150,7 +151,7 @@ async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: Sin
     assert leftovers(written) == []
 
 
-async def test_a_name_that_is_no_table_is_refused(settings: SinkSettings) -> None:
+async def test_a_name_without_a_table_is_refused(settings: SinkSettings) -> None:
     with pytest.raises(ConfigurationError, match="step: no such table is built from the log; there are batch_groups"):
         await rebuilt(settings, "step")
 
@@ -231,7 +232,7 @@ async def test_an_archive_older_than_the_exclusions_restores_no_forgotten_person
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
 
-async def test_an_archive_without_the_forgotten_brings_a_lost_table_and_a_lost_database_back(
+async def test_an_archive_without_forgotten_episodes_restores_a_lost_database(
     written: SinkSettings, tmp_path: Path
 ) -> None:
     failed = Drop(

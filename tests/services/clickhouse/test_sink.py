@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.sink.accept_kafka import accept_loss
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSinkSource
 from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
@@ -73,7 +73,7 @@ async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: Sin
     assert letter == ("6BFF", "00FFFE")
 
 
-async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves_out(settings: SinkSettings) -> None:
+async def test_every_count_of_dead_letters_counts_records(settings: SinkSettings) -> None:
     namespace = settings.namespace
     await create_topics(settings)
     refused = make_letter(topic=f"{namespace}episode-events", stage="assembly")
@@ -114,7 +114,7 @@ async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSetting
 
 
 @pytest.mark.parametrize("running", [True, False])
-async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_a_range(
+async def test_unread_records_deleted_by_retention_are_in_no_range(
     settings: SinkSettings, caplog: pytest.LogCaptureFixture, *, running: bool
 ) -> None:
     await create_topics(settings)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.consumers.clickhouse.questions.ids import IdParameter
-from rollbus.consumers.clickhouse.questions.saved import list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.ids import event_id, trajectory_id
 from tests.console import ROLLBUS

@@ -100,7 +100,7 @@ def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["trajectories", "sft", "dpo", "evaluation"])
-def test_a_filter_that_matches_nothing_is_refused_with_what_there_is(
+def test_a_filter_that_matches_nothing_is_refused_with_the_tasks_seen(
     client: ClickHouse, tmp_path: Path, kind: Any
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:
@@ -114,9 +114,7 @@ def test_a_filter_that_matches_nothing_is_refused_with_what_there_is(
         export(client, request_of(kind=kind, namespace="empty."), tmp_path / "out")
 
 
-def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out(
-    client: ClickHouse, tmp_path: Path
-) -> None:
+def test_exported_trajectories_have_tokens_and_a_manifest_of_exclusions(client: ClickHouse, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     manifest = export(
         client,
@@ -147,7 +145,7 @@ def data_set_member(
     return "data-sets", record
 
 
-def test_a_data_set_holds_what_was_put_in_and_not_taken_out(client: ClickHouse, tmp_path: Path) -> None:
+def test_a_data_set_holds_its_members_without_removed_ones(client: ClickHouse, tmp_path: Path) -> None:
     changes = [
         data_set_member("e2"),
         data_set_member("e3"),
@@ -235,9 +233,7 @@ def test_each_answer_has_the_tools_it_was_offered(client: ClickHouse, tmp_path: 
         assert [row["tools"] for row in rows_of(tmp_path / layout / "train.parquet")] == [[1], [1], [2]]
 
 
-def test_conversations_with_more_than_text_are_left_out_of_trajectories_and_counted(
-    client: ClickHouse, tmp_path: Path
-) -> None:
+def test_conversations_with_images_are_counted_and_not_exported(client: ClickHouse, tmp_path: Path) -> None:
     picture = Message(role="user", parts='[{"type":"image_url","image_url":{"url":"x"}}]')
     events = [
         ("episode-events", event) for event in (make_started("eye"), make_turn("eye", 1, added_messages=(picture,)))

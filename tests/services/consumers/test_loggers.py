@@ -75,7 +75,7 @@ class Away(QuietHandler):
         self.send_error(503)
 
 
-def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mlflow_that_is_not_ready_stops_the_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
         monkeypatch.setenv(name, "")  # put back when the test ends
         monkeypatch.delenv(name)

@@ -46,7 +46,7 @@ def logger_of(server: Any, key: str = "key", path: str = "/api/v1") -> OpenPipeL
     return OpenPipeLogger(namespace="t.", api_key=key, base_url=f"http://127.0.0.1:{server.server_port}{path}")
 
 
-def test_a_step_and_an_evaluation_are_a_call_each_with_their_numbers_as_metadata(openpipe: Any) -> None:
+def test_a_step_or_an_evaluation_is_one_call_with_numbers_as_metadata(openpipe: Any) -> None:
     logger = logger_of(openpipe)
     logger.log_step(STEP)
     logger.log_evaluation(EVALUATION)

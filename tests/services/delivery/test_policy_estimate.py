@@ -73,7 +73,7 @@ def url() -> Iterator[str]:
         yield f"{address}/v1"
 
 
-async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_of_it(
+async def test_delivery_gets_the_estimate_of_a_version_from_recorded_traffic(
     kafka: str, namespace: str, url: str, tmp_path: Path
 ) -> None:
     settings = stream_settings(kafka, namespace)
@@ -161,9 +161,7 @@ async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped
     assert [evaluation.policy_version for evaluation in evaluations] == [10]
 
 
-async def test_a_replay_says_what_another_reward_would_have_made_of_the_same_episodes(
-    kafka: str, namespace: str
-) -> None:
+async def test_a_replay_gives_the_newest_score_of_each_episode(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [])
     scores = [make_score("t1", 0.25), make_score("t1", 0.5, revision=1), make_score("t2", None)]

@@ -30,11 +30,11 @@ from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from tests.console import ROLLBUS
-from tests.faults.recorded import read_entries
+from tests.faults.log_contents import read_entries
 from tests.services.art.fixtures import MODEL, ArtServer
 from tests.services.commands import say_installed
 from tests.services.streams.fixtures import read_topic, stream_settings
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.simulation.naive import by_round
 
 RUN = "game"

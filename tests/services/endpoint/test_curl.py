@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.services.endpoint.guarded import Guarded, guarded
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services

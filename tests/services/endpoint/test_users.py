@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE
 from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import HOST
-from tests.services.endpoint.guarded import Guarded, guarded, running_endpoint
+from tests.services.endpoint.guarded_endpoint import Guarded, guarded, running_endpoint
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
@@ -134,7 +134,7 @@ def test_a_second_statement_is_not_run(reader: Client, second: str) -> None:
         "SELECT length(groupArray(number)) FROM numbers(45000000)",
     ],
 )
-def test_a_question_gone_wrong_ends_before_it_takes_the_machine(reader: Client, statement: str) -> None:
+def test_a_runaway_question_ends_before_it_takes_the_machine(reader: Client, statement: str) -> None:
     assert code_of(reader, statement) in LIMITS
 
 
@@ -161,7 +161,7 @@ def test_a_limit_can_be_made_tighter_for_one_request(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("setting", ["max_threads=1", "max_execution_time=60", "date_time_output_format=iso"])
-def test_settings_that_clients_send_of_themselves_are_taken(guarded: Guarded, setting: str) -> None:
+def test_default_settings_of_clients_are_accepted(guarded: Guarded, setting: str) -> None:
     name, _, value = setting.partition("=")
     query = f"SELECT value FROM system.settings WHERE name = '{name}'"
     with urlopen(f"{guarded.url}?{login_of(guarded)}&{setting}&{urlencode({'query': query})}") as answer:
@@ -183,7 +183,7 @@ def take_every_place(endpoint: Guarded) -> list[socket.socket]:
     return standing
 
 
-def test_only_so_many_statements_of_the_reader_run_at_once(tmp_path: Path) -> None:
+def test_statements_of_the_reader_run_at_once_up_to_a_limit(tmp_path: Path) -> None:
     with running_endpoint(Guarded(find_free_port(), tmp_path, send_s=600.0)) as endpoint:
         standing = take_every_place(endpoint)
         with pytest.raises(HTTPError) as refusal:
@@ -223,7 +223,7 @@ def wait_for_a_place(url: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", [None, "gzip"])
-def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, encoding: str | None) -> None:
+def test_the_reader_cannot_fill_the_memory_with_its_requests(guarded: Guarded, encoding: str | None) -> None:
     given = urlencode({"user": "readonly", "password": guarded.reader_password})
     text = b"SELECT 1 --" + b"x" * 30_000_000
     headers = {} if encoding is None else {"Content-Encoding": encoding}

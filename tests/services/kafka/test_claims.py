@@ -96,7 +96,7 @@ async def test_a_member_of_an_old_generation_is_refused_by_the_broker(
     assert await committed_offset(member, place) is None
 
 
-async def test_a_fenced_member_commits_nothing_and_its_open_transactions_are_aborted(
+async def test_a_fenced_member_commits_nothing_of_its_open_transaction(
     settings: StreamSettings, place: Partition, new_member: NewMember
 ) -> None:
     group, drops = f"{settings.namespace}counter", f"{settings.namespace}drops"
@@ -118,9 +118,7 @@ async def test_a_fenced_member_commits_nothing_and_its_open_transactions_are_abo
     assert [record.value for record in records] == [b"of the heir"]
 
 
-async def test_a_session_that_was_fenced_leaves_no_error_that_the_event_loop_reports(
-    settings: StreamSettings, place: Partition
-) -> None:
+async def test_a_fenced_session_leaves_no_error_in_the_event_loop(settings: StreamSettings, place: Partition) -> None:
     reported = list[str]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
     older, newer = (ProducerSession(settings, f"{settings.namespace}counter", "me") for _ in range(2))

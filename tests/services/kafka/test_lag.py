@@ -58,10 +58,10 @@ async def test_the_sinks_lag_is_one_number_everywhere(settings: SinkSettings) ->
     assert sum(group.lag for group in picture.groups if group.group == "sink") == sink_lag
 
 
-async def test_the_records_of_an_open_transaction_are_behind_the_sink_before_it_can_read_them(
+async def test_the_sinks_lag_counts_the_records_of_an_open_transaction(
     settings: SinkSettings,
 ) -> None:
-    """Who waits until all is written would else end before records whose commit was already answered."""
+    """Otherwise a caller that waits until all is written would end before records whose commit was answered."""
     await create_topics(settings)
     async with (
         AIOKafkaProducer(

@@ -117,7 +117,7 @@ async def test_a_position_without_a_mark_is_taken_over_once(reading: Reading, ca
     assert (await reading.open()).mark.last_offset == READ - 1
 
 
-async def test_positions_without_marks_get_theirs_at_once_also_where_nothing_is_read(reading: Reading) -> None:
+async def test_positions_without_marks_get_them_even_on_idle_partitions(reading: Reading) -> None:
     idle = TopicPartition(f"{reading.namespace}evaluations", 0)
     await commit_offsets(reading.connection, reading.positions.group, {reading.place: 2, idle: 0})
     topics = (reading.place.topic, idle.topic)
@@ -132,7 +132,7 @@ async def test_positions_without_marks_get_theirs_at_once_also_where_nothing_is_
     assert [positions[place].offset for place in (reading.place, idle)] == [READ, 0]
 
 
-async def test_an_offset_that_a_tool_has_set_is_refused_where_the_reader_had_a_mark(reading: Reading) -> None:
+async def test_an_offset_set_by_a_tool_is_refused_if_the_reader_had_a_mark(reading: Reading) -> None:
     mark = (await reading.open()).mark
     await commit_offsets(reading.connection, reading.positions.group, {reading.place: 1})
     with pytest.raises(DataLossError, match="a tool has set the offset to 1"):
@@ -146,9 +146,10 @@ async def test_an_offset_that_a_tool_has_set_is_refused_where_the_reader_had_a_m
     assert await reading.take() == 2
 
 
-async def test_a_topic_that_was_made_again_is_read_from_its_beginning_unless_a_witness_knows_the_old_one(
+async def test_a_recreated_topic_is_refused_if_its_reader_knows_the_old_one(
     reading: Reading,
 ) -> None:
+    """A reader without a mark reads it from its beginning."""
     mark = (await reading.open()).mark
     await delete_topics(stream_settings(reading.connection.bootstrap_servers, reading.namespace), [reading.place.topic])
     await create_topics(reading.settings)
@@ -158,7 +159,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_beginning_unless_a_w
     assert await reading.take() == 2
 
 
-async def test_records_that_expired_unread_are_named_and_a_running_reader_is_not_overruled(reading: Reading) -> None:
+async def test_a_loss_of_unread_records_is_accepted_only_for_a_stopped_reader(reading: Reading) -> None:
     await reading.send(3)
     await delete_before(reading.connection, {reading.place: 5})
     with pytest.raises(DataLossError, match="records 3 … 4 were deleted by retention"):

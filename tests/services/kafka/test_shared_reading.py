@@ -52,7 +52,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-async def test_partitions_that_open_at_once_share_a_client_and_get_their_own_records(
+async def test_partitions_opened_at_once_share_a_client_but_no_record(
     kafka: str, topic: str, clients: list[str]
 ) -> None:
     reading, rows_by_partition = SharedReading(KafkaConnection(bootstrap_servers=kafka)), list[list[bytes]]()
@@ -67,9 +67,7 @@ async def test_partitions_that_open_at_once_share_a_client_and_get_their_own_rec
     assert len(clients) <= 2
 
 
-async def test_a_record_that_one_cannot_take_ends_its_reading_and_no_other(
-    kafka: str, topic: str, clients: list[str]
-) -> None:
+async def test_a_record_that_fails_one_reader_ends_no_other_reader(kafka: str, topic: str, clients: list[str]) -> None:
     reading, counts = SharedReading(KafkaConnection(bootstrap_servers=kafka)), dict.fromkeys(range(PARTITIONS), 0)
 
     async def read(partition: int) -> None:
@@ -112,7 +110,7 @@ async def test_a_partition_that_the_broker_does_not_give_holds_up_the_others_onc
     await reading.close()
 
 
-async def test_one_that_stops_waiting_holds_up_no_other_and_a_close_ends_all(kafka: str, topic: str) -> None:
+async def test_a_reader_that_stops_waiting_holds_up_no_other_reader(kafka: str, topic: str) -> None:
     reading, seen = SharedReading(KafkaConnection(bootstrap_servers=kafka)), list[bytes]()
     gone = asyncio.create_task(reading.read(topic, 20, lambda record: None))
     stays = asyncio.create_task(reading.read(topic, 3, lambda record: seen.append(record.value)))

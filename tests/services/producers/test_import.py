@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
@@ -175,7 +175,7 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     assert row["messages"][-1]["content"] == "It is in Berlin."
 
 
-async def test_otlp_that_was_answered_for_survives_a_kill_of_the_server(stack: Stack) -> None:
+async def test_acknowledged_spans_survive_a_kill_of_the_server(stack: Stack) -> None:
     ports = [find_free_port(), find_free_port()]
     serve = ["ingest", "serve", "--port", str(ports[0]), "--grpc-port", str(ports[1]), "--settle", "0.2"]
     url, headers = f"http://127.0.0.1:{ports[0]}", {"authorization": f"Bearer {TOKEN}"}

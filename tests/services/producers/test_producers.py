@@ -240,7 +240,7 @@ async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None
     )
 
 
-def test_topics_that_do_not_exist_are_two_lines_of_ours_with_the_name_and_the_count(kafka: str, namespace: str) -> None:
+def test_missing_topics_are_named_in_two_log_lines_with_a_count(kafka: str, namespace: str) -> None:
     program = """
         import logging, sys, time
         import aiokafka.client

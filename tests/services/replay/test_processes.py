@@ -85,7 +85,7 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
     assert second == -signal.SIGKILL
 
 
-async def test_what_a_process_meets_is_reported_as_it_is(shared_log: Settings, tmp_path: Path) -> None:
+async def test_an_error_of_a_replay_process_is_reported_unchanged(shared_log: Settings, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
     scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)

@@ -93,7 +93,7 @@ async def test_a_killed_replay_does_not_count_until_it_is_completed(
             assert killed_frames == undisturbed_frames
 
 
-async def test_what_was_begun_with_other_settings_is_thrown_away(
+async def test_the_beginning_of_a_replay_with_other_settings_is_discarded(
     shared_log: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = name_of(shared_log, "resettled")
@@ -196,7 +196,7 @@ async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings
         await shadow.run()
 
 
-async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
+async def test_records_deleted_while_they_are_read_are_named(settings: Settings) -> None:
     stream = settings.stream_settings()
     resolved = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
     await delete_first(stream, 40)
@@ -245,7 +245,7 @@ async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
     assert await read_manifests(shared_log.stream_settings()) == before
 
 
-async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_beginning(
+async def test_a_replay_with_feedback_end_has_late_feedback_from_the_start(
     shared_log: Settings,
 ) -> None:
     names = [name_of(shared_log, feedback) for feedback in ("recorded", "end")]
@@ -264,8 +264,8 @@ async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_begin
     )
 
 
-async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_too(settings: Settings) -> None:
-    """Live's first score of an episode, which is all that such a replay has of live, was given before that came."""
+async def test_recorded_scores_include_late_feedback_with_feedback_end(settings: Settings) -> None:
+    """Live's first score of an episode, which is all that such a replay has of live, is older than that feedback."""
     stream, name = settings.stream_settings(), name_of(settings, "known")
     await replay_of(settings, name, stages=("assembly",)).run()
     trajectories = [record for record in await records(replay_of(settings, name).replay_settings, "trajectories")
@@ -290,7 +290,7 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     assert (await in_two.run(dry_run=True)).digests == manifest.digests
 
 
-async def test_a_score_that_stands_before_the_first_tick_is_found(new_log: Settings) -> None:
+async def test_a_score_before_the_first_tick_is_found(new_log: Settings) -> None:
     """A worker reads what stood in the log before the first tick was written, and may score it before that tick."""
     stream = new_log.stream_settings()
     trajectory = make_trajectory("e1")
@@ -347,8 +347,8 @@ def without_ticks(at_ms: int) -> dict[Topic, Any]:
     return {CURRICULUM: window, BATCHES: batch, DROPS: drop}
 
 
-async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
-    """Of windows, batches and drops it is told by the first that is left: no ticks stand among them."""
+async def test_deleted_records_of_live_are_not_compared(settings: Settings) -> None:
+    """The first remaining record shows it for windows, batches and drops, whose topics have no ticks."""
     stream, (whole, late) = settings.stream_settings(), (name_of(settings, name) for name in ("whole", "late"))
     for name, start in ((whole, 0), (late, 6)):
         await replay_of(settings, name, start=Bound(tick=start)).run()
@@ -366,7 +366,7 @@ async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Sett
     await compare_replays(stream, late, whole)
 
 
-async def test_what_is_deleted_of_a_replay_is_not_compared(shared_log: Settings) -> None:
+async def test_deleted_records_of_a_replay_are_not_compared(shared_log: Settings) -> None:
     stream, (whole_name, torn_name) = (
         shared_log.stream_settings(),
         (name_of(shared_log, name) for name in ("whole-one", "torn")),

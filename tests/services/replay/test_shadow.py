@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from rollbus.cli.replay.load import load_replay
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import delete_namespace
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
@@ -115,7 +115,7 @@ async def test_a_shadow_scores_differently_beside_live_until_it_is_promoted(
     assert (scored["live"], scored["shadow"]) == (3, 3), "e4 came when nobody followed any more"
 
 
-async def test_an_unanswered_trajectory_of_a_stopped_shadow_is_left_to_the_next_start(
+async def test_a_stopped_shadow_leaves_unanswered_trajectories_to_its_restart(
     new_log: Settings,
 ) -> None:
     stream, name = new_log.stream_settings(), new_log.namespace.strip(".")

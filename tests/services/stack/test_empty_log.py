@@ -53,7 +53,7 @@ def say(kafka: str, namespace: str, tmp_path: Path) -> Say:
     return run
 
 
-def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: Say, namespace: str) -> None:
+def test_lists_of_an_empty_log_name_what_makes_the_missing_records(say: Say, namespace: str) -> None:
     say("topics", "create")
     expected = {
         ("replay", "list"): (f"no replay of '{namespace}' yet", "rollbus replay --from"),
@@ -104,7 +104,7 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("log-to accept-loss webhook", "policy-decisions"),
     ],
 )
-def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
+def test_a_namespace_without_topics_is_named_with_the_creating_command(
     say: Say, namespace: str, command: str, topic: str
 ) -> None:
     output = say(*command.split(), expect=1)
@@ -120,7 +120,7 @@ def test_a_reader_that_has_lost_nothing_is_left_as_it_is(say: Say, command: str)
         assert "nothing is lost, and nothing was changed" in say(*words.split())
 
 
-def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(say: Say, kafka: str, namespace: str) -> None:
+def test_a_reader_of_another_log_continues_once_its_loss_is_accepted(say: Say, kafka: str, namespace: str) -> None:
     say("topics", "create")
     for command, (topic, reader) in READERS.items():
         place = TopicPartition(f"{namespace}{topic}", 0)
@@ -134,7 +134,7 @@ def test_a_reader_of_another_log_goes_on_once_its_loss_is_accepted(say: Say, kaf
         assert "nothing is lost, and nothing was changed" in say(*command.split())
 
 
-async def test_readers_of_topics_that_are_made_again_go_on_once_their_loss_is_accepted(
+async def test_readers_of_recreated_topics_continue_once_their_loss_is_accepted(
     kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
 ) -> None:
     """Kafka drops the offsets of a topic with it: what a reader has written elsewhere shows that it had some."""
@@ -173,7 +173,7 @@ def test_an_origin_without_a_letter_is_not_a_success(say: Say) -> None:
     assert "no such dead letter" in say("dead-letters", "reinject", "--all")
 
 
-def test_a_log_that_is_not_there_is_no_empty_archive(say: Say, tmp_path: Path) -> None:
+def test_an_absent_log_does_not_give_an_empty_archive(say: Say, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     assert "there is no topic of" in say("archive", "run", "--at", str(place), expect=1)
     assert not place.exists()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS

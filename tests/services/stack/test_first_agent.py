@@ -99,7 +99,7 @@ def reader(uv: Path, kafka: str, clickhouse: tuple[str, int], server: ArtServer,
     )
 
 
-def test_a_reader_of_the_page_evaluates_trains_looks_serves_and_evaluates_again(reader: Reader) -> None:
+def test_a_reader_of_the_page_evaluates_trains_and_serves_an_agent(reader: Reader) -> None:
     before = reader.evaluate_by_nat()
     assert len(before) == HELD_OUT
 

@@ -32,7 +32,7 @@ def ask_page(world: World) -> dict[str, Any]:
     return answer
 
 
-def test_each_situation_is_said_by_status_by_its_json_and_by_the_page(
+def test_each_situation_is_reported_by_status_and_by_the_page(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
     with make_world(tmp_path, kafka, clickhouse, namespace, runs=RUNS, scoring=SCORING, trainer=TRAINER) as world:

@@ -58,7 +58,7 @@ def silent(picture: dict[str, Any]) -> list[str]:
     return [problem["what"] for problem in picture["health"]["problems"] if problem["alarm"] == "silence"]
 
 
-def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
+def test_frozen_killed_and_dead_processes_do_not_look_healthy(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
     with make_world(tmp_path, kafka, clickhouse, namespace, health=METRICS) as world:
@@ -95,7 +95,7 @@ def test_a_frozen_worker_a_killed_trainer_and_a_dead_sink_do_not_look_healthy(
         )
 
 
-def test_a_doctor_says_what_this_user_may_do_and_how_its_clock_differs(
+def test_doctor_reports_the_users_rights_and_the_clock_difference(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
     with make_world(tmp_path, kafka, clickhouse, namespace) as world:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.health.reading import read_health
 from rollbus.local.process.tether import tethered
 from rollbus.runtime.kafka.connection import KafkaConnection

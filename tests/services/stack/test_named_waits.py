@@ -54,7 +54,7 @@ def is_training_for_long(picture: dict[str, Any]) -> bool:
     return is_long and states(picture).get("trainer") == "working"
 
 
-def test_data_without_a_worker_that_assembles_is_named_although_every_process_works(
+def test_unassembled_data_is_named_although_every_process_works(
     tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
 ) -> None:
     with make_world(tmp_path, kafka, clickhouse, namespace) as world:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
@@ -126,7 +126,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         run(Path(sys.executable).with_name("rollbus"), "down", cwd=folder, check=True, **shell)
 
 
-def test_steps_are_made_of_tickets_whose_verdicts_came_late_and_look_ups_take_two_turns(reader: Reader) -> None:
+def test_steps_train_tickets_with_late_verdicts_and_two_turn_look_ups(reader: Reader) -> None:
     desk, counts_by_task = reader.shell["DESK_URL"], dict[str, tuple[int, int, int]]()
     parts = (
         "rollbus worker run",

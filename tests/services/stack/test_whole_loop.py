@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer
 from openai import AsyncOpenAI
 
 import rollbus
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.topics import EPISODE_EVENTS

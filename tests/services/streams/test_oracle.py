@@ -9,8 +9,8 @@ import pytest
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES, TRAJECTORIES
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, check_fates, pipeline
+from tests.faults.log_contents import Entry, LogContents
 from tests.faults.oracle import check_log
-from tests.faults.recorded import Entry, LogContents
 from tests.services.streams.fixtures import stream_settings
 from tests.services.streams.process import running
 

@@ -17,8 +17,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_turn
 from tests.faults.episodes import Traffic, pipeline
+from tests.faults.log_contents import read_everything
 from tests.faults.oracle import Pair, check_log
-from tests.faults.recorded import read_everything
 from tests.services.commands import say_in_thread, write_config
 from tests.services.streams.fixtures import send, stream_settings
 from tests.services.streams.process import running

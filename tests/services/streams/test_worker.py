@@ -73,7 +73,7 @@ async def forget_offsets(settings: StreamSettings, stage: CountStage) -> None:
         assert error == 0
 
 
-async def test_counts_go_on_where_they_were_after_a_restart(settings: StreamSettings) -> None:
+async def test_counts_continue_after_a_restart(settings: StreamSettings) -> None:
     async with running(settings, [CountStage()]):
         await send_events(settings, KEYS, range(3))
         await until_counted(settings, 30)
@@ -136,7 +136,7 @@ async def test_a_worker_that_had_no_partition_for_a_long_time_takes_over(
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-async def test_records_deleted_before_they_were_read_are_data_loss_until_it_is_accepted(
+async def test_unread_deleted_records_stop_a_worker_until_a_loss_is_accepted(
     settings: StreamSettings, forgotten: bool
 ) -> None:
     """A broker keeps a group's offsets as long as events are kept: a week after its last member both are gone."""
@@ -191,7 +191,7 @@ async def test_a_topic_that_was_made_again_is_not_read_from_the_old_position(set
     assert {drop.unit_id for drop in drops} == {f"k0/{number}" for number in range(9)}
 
 
-async def test_an_offset_that_a_tool_has_set_is_refused_until_the_stage_goes_on_from_its_state(
+async def test_a_stage_refuses_an_offset_set_by_a_tool_until_it_is_accepted(
     settings: StreamSettings,
 ) -> None:
     async with running(settings, [CountStage()]):
@@ -244,9 +244,7 @@ async def test_a_position_that_is_lost_in_the_fetch_thread_is_found_again(settin
     check_exactly_once(drops, KEYS, 4)
 
 
-async def test_what_one_fetch_brought_is_handed_over_in_parts(
-    settings: StreamSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_fetch_is_processed_in_parts(settings: StreamSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "RECORDS_AT_ONCE", 7)
     offered, enqueue = list[int](), Runner.enqueue
 

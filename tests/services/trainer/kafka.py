@@ -152,6 +152,15 @@ class TrainerWorld(KafkaWorld):
 
     async def check(self) -> None:
         """Each batch in one step with its outcome; each version the child of the one before, and no others."""
+        steps = await self.check_log()
+        async with open_backend(self.settings()) as backend:
+            versions = await backend.versions()
+        assert versions.head == versions.serving == steps[-1].policy_version
+        stored = {version.version for version in versions.known if version.batch_hash in self.hashes}
+        assert stored == {step.policy_version for step in steps}
+
+    async def check_log(self) -> list[StepCompleted]:
+        """Return the steps: each batch in one, with its outcome; each version the child of the one before."""
         steps = await self.steps()
         assert [(step.step, step.batch_hash) for step in steps] == [
             (number, batch.batch_hash) for number, batch in enumerate(self.batches, 1)
@@ -162,12 +171,8 @@ class TrainerWorld(KafkaWorld):
             record.version: record for record in await self.records(POLICY_VERSIONS) if record.batch_hash in self.hashes
         }
         assert [version_records[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
-        async with open_backend(self.settings()) as backend:
-            versions = await backend.versions()
-        assert versions.head == versions.serving == steps[-1].policy_version
-        assert {version.version for version in versions.known if version.batch_hash in self.hashes} == set(
-            version_records
-        )
+        assert set(version_records) == {step.policy_version for step in steps}
+        return steps
 
     @property
     def hashes(self) -> set[str]:

@@ -51,7 +51,7 @@ def rows(output: str) -> list[list[str]]:
     return [words for line in output.splitlines() if (words := line.split()) and words[0].isdigit()]
 
 
-async def test_status_steps_and_show_tell_what_was_trained(say: Say) -> None:
+async def test_status_steps_and_show_report_the_training(say: Say) -> None:
     status = " ".join((await say("trainer status")).split())
     for part in ("closed steps 3", "open step –", "head 3", "serving 3", "last step 3: version 2 → 3, 3 trajectories"):
         assert part in status

@@ -111,7 +111,7 @@ class TestKafkaLog(TrainerLogContract):
         assert [payload_by_location[location] for location in locations] == [small[0], large, *small[1:]]
         await log.close()
 
-    async def test_a_torn_ledger_stops_its_readers_at_the_unreadable_record(self, world: KafkaWorld) -> None:
+    async def test_a_torn_ledger_stops_readers_at_its_unreadable_record(self, world: KafkaWorld) -> None:
         whole = started_step().record
         await world.append(TRAINING_STEPS, "main", whole, encode(whole)[:-3])
         log, run = world.log(), KafkaBus(world.connection, world.namespace)
@@ -136,7 +136,7 @@ class TestKafkaLog(TrainerLogContract):
         assert (whole.offset, whole.value, whole.stage) == (1, b"\x00 not ours", "trainer")
         await log.close()
 
-    async def test_what_comes_after_a_broken_record_is_read_all_the_same(self, world: KafkaWorld) -> None:
+    async def test_records_after_a_broken_one_are_still_read(self, world: KafkaWorld) -> None:
         await world.append(EXCLUSIONS, "e1", b"\xc3\x01broken", make_excluded("e1"))
         log = world.log()
         await log.open()
@@ -190,9 +190,7 @@ class TestKafkaLog(TrainerLogContract):
                 await log.open()
         await log.close()
 
-    async def test_an_offset_that_a_tool_has_set_over_untrained_batches_is_refused_and_accepted_by_command(
-        self, world: KafkaWorld
-    ) -> None:
+    async def test_an_offset_set_past_untrained_batches_needs_an_accepted_loss(self, world: KafkaWorld) -> None:
         places = await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(3)))
         group, place = f"{world.namespace}trainer.main", place_of_batches(world.namespace)
         await commit_offsets(world.connection, group, {place: places[2].offset})
@@ -209,7 +207,7 @@ class TestKafkaLog(TrainerLogContract):
         assert taken.batch.number == 2
         await log.close()
 
-    async def test_batches_that_were_made_again_are_refused_by_what_was_trained(self, world: KafkaWorld) -> None:
+    async def test_recreated_batches_are_refused_by_the_last_trained_one(self, world: KafkaWorld) -> None:
         step, log = make_step(1), world.log()
         await world.append(TRAINING_STEPS, "main", step)
         await world.append(BATCHES, "main", make_batch(0, []))

@@ -33,10 +33,10 @@ async def world(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Tra
 
 
 @pytest.mark.faults
-async def test_a_trainer_killed_at_any_side_of_its_transactions_trains_each_batch_once(
+async def test_a_trainer_killed_around_a_transaction_trains_each_batch_once(
     world: TrainerWorld, tmp_path: Path
 ) -> None:
-    """Of that which closes a step alone, and then of that which also opens the next."""
+    """First around the transaction that closes a step alone, then around one that also opens the next."""
     world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
     await world.add_batches(1)
     for die_at in ("after StepStarted", "before StepCompleted", "inside StepCompleted", "after StepCompleted"):
@@ -91,9 +91,7 @@ async def test_a_second_trainer_that_waits_ends_with_a_signal(world: TrainerWorl
 
 
 @pytest.mark.parametrize("batches_meanwhile", [0, 2], ids=["while nothing comes", "in the middle of its work"])
-async def test_a_trainer_that_was_stopped_and_goes_on_ends_itself_and_not_its_successor(
-    world: TrainerWorld, batches_meanwhile: int
-) -> None:
+async def test_a_trainer_resumed_after_a_freeze_ends_only_itself(world: TrainerWorld, batches_meanwhile: int) -> None:
     await world.add_batches(1)
     zombie = await world.start()
     await world.wait_for_steps(1)
@@ -134,7 +132,7 @@ def play(task: EvaluationTask, context: EvaluationContext) -> dict[str, float]:
     return {"win": float(not context.model.endswith("@0"))}
 
 
-async def test_versions_are_measured_beside_training_listed_compared_and_measured_by_hand(world: TrainerWorld) -> None:
+async def test_versions_are_measured_during_training_and_by_hand(world: TrainerWorld) -> None:
     world.validation = ValidationSettings(
         agent=f"{__name__}:play", episodes=20, interval_steps=2, base_url="http://127.0.0.1:1/v1"
     )

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 import rollbus
 from rollbus.consumers.clickhouse.questions.ids import UnknownIdError
-from rollbus.consumers.clickhouse.questions.saved import ask, list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, list_queries, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.services.art.fixtures import ArtServer, Launcher
 from tests.services.stack.health_world import WAIT_S, World, make_world

@@ -44,7 +44,7 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
         (2, Committed(3, "x", "first claim"), 2),  # the broker has forgotten the offset, and retention took the rest
     ],
 )
-def test_where_changelog_and_offset_fit_work_goes_on(
+def test_work_continues_if_changelog_and_offset_agree(
     described: int | None, committed_offset: Committed | None, start: int | None
 ) -> None:
     assert start_of(described, committed_offset) == start
@@ -60,6 +60,6 @@ def test_where_changelog_and_offset_fit_work_goes_on(
         (None, Committed(5, "x", "claim")),
     ],
 )
-def test_offsets_that_do_not_fit_are_an_error(described: int | None, committed_offset: Committed) -> None:
+def test_offsets_that_disagree_are_an_error(described: int | None, committed_offset: Committed) -> None:
     with pytest.raises(ValueError, match=f"{described} is not {committed_offset.offset}"):
         start_of(described, committed_offset)

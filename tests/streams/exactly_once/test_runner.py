@@ -239,7 +239,7 @@ async def test_a_position_without_a_mark_is_taken_as_it_is_and_gets_one(
 
 
 @pytest.mark.parametrize("owner", ["", ME], ids=["of nobody", "of its own, which is nothing to fence"])
-async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batches(broker: Broker, owner: str) -> None:
+async def test_a_runner_takes_batches_only_after_it_opened_at_its_offset(broker: Broker, owner: str) -> None:
     broker.committed, broker.owner = 7, owner
     runner, sessions = new_runner(broker, lambda error: None)
     runner.enqueue(batch(0, 3))
@@ -279,7 +279,7 @@ async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: B
     assert len(broker.changelog) == 2  # the count of k, and the position
 
 
-async def test_batches_that_wait_go_together_and_what_overlaps_is_taken_once(broker: Broker) -> None:
+async def test_waiting_batches_are_taken_together_without_overlaps(broker: Broker) -> None:
     async with running(broker) as runner:
         for batch_of_offsets in (batch(0, 3), batch(1, 5), batch(0, 2)):
             runner.enqueue(batch_of_offsets)
@@ -301,7 +301,7 @@ async def test_a_batch_that_does_not_continue_the_position_rewinds(broker: Broke
     assert counted_tasks(broker) == [f"k:{number}" for number in range(1, 7)]
 
 
-async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Broker) -> None:
+async def test_a_runner_pauses_its_partition_while_batches_wait(broker: Broker) -> None:
     broker.gate = asyncio.Event()
     async with running(broker) as runner:
         runner.enqueue(batch(0, 1))
@@ -315,7 +315,7 @@ async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Br
         assert broker.calls[-1] == ("resume", 0)
 
 
-async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_again(broker: Broker) -> None:
+async def test_a_partition_paused_for_repeated_batches_is_resumed(broker: Broker) -> None:
     broker.gate = asyncio.Event()
     async with running(broker) as runner:
         runner.enqueue(batch(0, 4))
@@ -331,7 +331,7 @@ async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_a
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), UnavailableError("payload"), ValueError("once")])
-async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(broker: Broker, error: Exception) -> None:
+async def test_a_runner_continues_from_the_committed_offset_after_a_failure(broker: Broker, error: Exception) -> None:
     async with running(broker) as runner:
         runner.enqueue(batch(0, 2))
         await until(lambda: broker.committed == 2)
@@ -349,7 +349,7 @@ async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(brok
 @pytest.mark.parametrize(
     ("error", "times"), [(OSError("gone"), 4), (UnavailableError("payload"), 4), (asyncio.CancelledError(), 1)]
 )
-async def test_trouble_with_a_service_or_inside_a_client_never_ends_it(
+async def test_an_error_of_a_service_or_client_never_ends_a_runner(
     broker: Broker, error: BaseException, times: int
 ) -> None:
     assert SETTINGS.equal_failures < 4
@@ -367,7 +367,7 @@ async def test_trouble_with_a_service_or_inside_a_client_never_ends_it(
     assert fatal == []
 
 
-async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker: Broker) -> None:
+async def test_a_repeated_failure_at_one_place_ends_the_runner(broker: Broker) -> None:
     fatal: list[BaseException] = []
     async with running(broker, fatal) as runner:
         for _ in range(SETTINGS.equal_failures):
@@ -382,7 +382,7 @@ async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker:
     assert "from offset 0" in str(error)
 
 
-async def test_an_end_by_an_unusual_error_is_reported_too(broker: Broker) -> None:
+async def test_an_end_by_an_unusual_exception_is_also_reported(broker: Broker) -> None:
     class Panic(BaseException):
         pass
 
@@ -513,10 +513,10 @@ async def test_closing_lets_a_running_transaction_end(broker: Broker) -> None:
     assert broker.committed == 2
 
 
-async def test_one_that_is_late_in_ending_does_not_pause_its_successor(
+async def test_a_runner_that_ends_late_does_not_pause_its_successor(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was about, such as a consumer that cannot be stopped, may last longer than a rebalance waits for it."""
+    """Its last call, such as one to a consumer that cannot be stopped, may last longer than a rebalance waits."""
     usual, opening, released = changelog.restore, asyncio.Event(), asyncio.Event()
 
     async def restore(*given: Any) -> Any:

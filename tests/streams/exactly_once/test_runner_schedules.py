@@ -453,7 +453,7 @@ BUGS: dict[str, tuple[type, str, Any]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_runner_with_a_bug_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_with_a_bug_is_detected(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BUGS[bug])
     monkeypatch.setattr("tests.streams.exactly_once.test_runner_schedules.PATIENCE", 500)
     assert first_failure(range(100)) is not None

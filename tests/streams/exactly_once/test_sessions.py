@@ -93,7 +93,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_the_next(
+async def test_commits_during_a_transaction_share_the_next_transaction(
     broker: Broker, session: ProducerSession
 ) -> None:
     broker.gate.clear()
@@ -108,7 +108,7 @@ async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_th
     assert broker.written == [[b"0"], [b"1", b"2"]]
 
 
-async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to_write(
+async def test_a_transaction_waits_for_partitions_that_prepare_a_commit(
     broker: Broker, session: ProducerSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "STEP_S", 3600.0)
@@ -127,7 +127,7 @@ async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to
     assert broker.offsets == [{0: 5, 1: 6}]
 
 
-async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker, session: ProducerSession) -> None:
+async def test_a_transaction_does_not_wait_long_for_a_slow_partition(broker: Broker, session: ProducerSession) -> None:
     with session.preparing():
         async with asyncio.timeout(120):
             await commit(session, 0, 5)
@@ -180,9 +180,7 @@ async def test_all_users_of_a_fenced_producer_are_fenced(broker: Broker, session
         await commit(session, 1, 6)
 
 
-async def test_the_error_of_an_ended_session_is_as_long_for_the_last_partition_as_for_the_first(
-    broker: Broker, session: ProducerSession
-) -> None:
+async def test_an_ended_sessions_traceback_does_not_grow_by_partition(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     lengths = []
@@ -226,7 +224,7 @@ async def test_an_unwritable_part_fails_alone_the_next_time(broker: Broker, monk
     assert broker.offsets == [{0: 5}] * 2
 
 
-async def test_after_a_failure_those_that_have_had_their_own_go_together_again(broker: Broker) -> None:
+async def test_parts_that_succeeded_alone_share_a_transaction_again(broker: Broker) -> None:
     sessions = ProducerSessions(SETTINGS, "t.counter", ID)
     broker.failures.append(OSError("gone"))
     await asyncio.gather(commit(await sessions.get(), 0, 5), return_exceptions=True)
@@ -236,7 +234,7 @@ async def test_after_a_failure_those_that_have_had_their_own_go_together_again(b
     assert broker.offsets == [{0: 5}, {1: 5}, {2: 5}, {0: 6, 1: 6, 2: 6}, {3: 6}]
 
 
-async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker, session: ProducerSession) -> None:
+async def test_a_cancellation_inside_a_client_fails_the_parts(broker: Broker, session: ProducerSession) -> None:
     broker.failures.append(asyncio.CancelledError())
     (outcomes,) = await asyncio.gather(commit(session, 0, 5), return_exceptions=True)
     assert isinstance(outcomes, asyncio.CancelledError)

@@ -131,7 +131,7 @@ async def test_a_batch_gives_the_same_as_its_records_one_by_one() -> None:
     assert (whole.outgoing, whole.dead_letters) == (count - len(broken), len(broken))
 
 
-async def test_one_record_that_is_not_a_tick_lets_a_batch_commit() -> None:
+async def test_a_batch_with_one_record_besides_ticks_commits() -> None:
     event = Raw(1, encode(drop_of("u")))
     time_passes = ticks(*range(2 * CACHED))
     assert (await processed_quietly(time_passes)).quiet
@@ -225,7 +225,7 @@ def test_slices_tile_the_batch(gaps: list[int], limit: int) -> None:
 
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))
-def test_what_follows_a_position_keeps_every_later_record(offsets: list[int], position: int) -> None:
+def test_the_rest_of_a_batch_after_a_position_keeps_later_records(offsets: list[int], position: int) -> None:
     batch = Batch(PLACE, 0, 51, [Raw(offset, b"") for offset in offsets])
     rest = batch.after(position)
     assert (rest.start, rest.end) == (position, 51)
@@ -237,7 +237,7 @@ def test_keys_go_where_every_kafka_client_sends_them() -> None:
     assert partition_of(b"foobar", 1_000) == (-790332482 & 0x7FFFFFFF) % 1_000
 
 
-def test_a_changelog_of_another_moment_than_the_offset_is_refused_with_both_positions() -> None:
+def test_a_changelog_that_differs_from_its_offset_is_refused_with_both() -> None:
     place = {"topic": "c", "partition": 0, "group": "g", "stage": "counter"}
     assert agreed_position(5, Committed(5, "me"), **place) == 5  # type: ignore[arg-type]
     with pytest.raises(DataLossError, match=r"position 4.*committed 5.*`rollbus worker accept-loss counter`"):
@@ -288,7 +288,7 @@ async def processed_quietly(raws: Sequence[Raw]) -> Processed:
     return await StagePartition(PureAsEffects(Silent()), PLACE, app_version="1").process(raws, hold_quiet=True)
 
 
-async def test_rows_that_are_restored_and_answers_that_come_are_activity() -> None:
+async def test_restored_rows_and_incoming_answers_are_activity() -> None:
     class Asking:
         name, input, answered = "asking", EPISODE_EVENTS, 5
 

@@ -40,7 +40,7 @@ from tests.builders import (
     make_trajectory,
     make_version,
 )
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 FOLDER = Path(__file__).parent
 SEPARATOR = b"\x1f"

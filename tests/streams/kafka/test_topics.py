@@ -56,14 +56,14 @@ def test_a_topic_without_the_limit_of_clocks_ahead_is_right_too() -> None:
         (6, {"retention.ms": "1"}, "retention.ms=1"),
     ],
 )
-def test_what_is_wrong_is_said(partitions: int, change: dict[str, str], word: str) -> None:
+def test_a_wrong_topic_setting_is_named(partitions: int, change: dict[str, str], word: str) -> None:
     spec = specs()["n.episode-events"]
     (line,) = mismatches(spec, partitions=partitions, config={**dict(spec.config), **change})
     assert line.startswith("n.episode-events")
     assert word in line
 
 
-def test_topics_that_do_not_exist_are_one_mistake_however_many_they_are() -> None:
+def test_any_number_of_missing_topics_is_one_mistake() -> None:
     every = list(specs().values())
     counts = {spec.name: spec.partitions for spec in every}
     configs = {spec.name: dict(spec.config) for spec in every}

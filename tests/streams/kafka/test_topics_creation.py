@@ -31,7 +31,7 @@ class Broker:
         return SimpleNamespace(topic_errors=errors)
 
 
-async def test_every_topic_is_made_with_what_it_must_and_should_have() -> None:
+async def test_every_topic_is_made_with_required_and_recommended_settings() -> None:
     broker: Any = Broker()
     await _create(broker, SPECS, 1)
     assert broker.configs_by_topic == {spec.name: dict(spec.config + spec.wished) for spec in SPECS}
@@ -43,7 +43,7 @@ async def test_a_topic_created_meanwhile_is_not_an_error() -> None:
 
 
 @pytest.mark.parametrize(("unknown", "code"), [("cleanup.policy", 0), ("", INVALID_PARTITIONS)])
-async def test_what_a_broker_refuses_is_said(unknown: str, code: int) -> None:
+async def test_a_brokers_refusal_is_reported(unknown: str, code: int) -> None:
     broker: Any = Broker(unknown=unknown, code=code)
     with pytest.raises(RejectedError, match=r"n\..* could not be created: .*as the broker says"):
         await _create(broker, SPECS, 1)

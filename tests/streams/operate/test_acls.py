@@ -46,7 +46,7 @@ def test_the_trainer_reads_all_that_it_follows() -> None:
     assert {f"n.{name}" for name in followed} <= topics_of("trainer", "Read")
 
 
-def test_the_sink_reads_every_topic_of_the_table_and_writes_only_that_it_lives() -> None:
+def test_the_sink_reads_every_topic_and_writes_only_heartbeats() -> None:
     assert topics_of("sink", "Read") == {topic.full_name("n.") for topic in TOPICS}
     assert topics_of("sink", "Write") == {"n.heartbeats"}
 
@@ -79,7 +79,7 @@ def test_the_command_line_offers_every_role() -> None:
     assert topics.ROLES == ROLES
 
 
-def test_no_producer_may_say_that_a_process_lives() -> None:
+def test_no_producer_may_write_heartbeats() -> None:
     """A heartbeat that anybody writes hides the death of a process."""
     assert [role for role in ROLES if "n.heartbeats" in topics_of(role, "Write")] == [
         *("proxy", "worker", "trainer", "sink", "resampler", "replay", "operator")

@@ -4,10 +4,10 @@ from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.streams.operate.run_status import RunStatus, run_statuses
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_group, make_outcome, make_tick, make_version
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
-def test_groups_batches_answers_and_versions_are_counted_once_however_often_they_come() -> None:
+def test_repeated_records_are_counted_once_in_the_status_of_a_run() -> None:
     (batch,) = Stepper(CurriculumStage(RunConfig(batching=BatchingConfig(groups_per_step=1)))).feed(make_group("g"))
     records = [make_tick(0), make_group("g"), batch, make_outcome(batch, version=4), make_version(9)]
     statuses = run_statuses([("main", record) for record in records * 2])

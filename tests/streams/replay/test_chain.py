@@ -96,7 +96,7 @@ async def alone(past: Past, kind: str, size: int) -> dict[Any, list[bytes]]:
 @pytest.mark.parametrize("kind", list(INPUTS))
 @few
 @given(seed=SEEDS, size=st.integers(1, 40))
-async def test_a_stage_alone_gives_live_byte_for_byte(kind: str, seed: int, size: int) -> None:
+async def test_a_replay_of_one_stage_equals_live_byte_for_byte(kind: str, seed: int, size: int) -> None:
     past = live(seed)
     expected = {place: Counter(rows) for place, rows in written_by(past, kind).items() if rows}
     assert {place: Counter(rows) for place, rows in (await alone(past, kind, size)).items()} == expected
@@ -109,9 +109,7 @@ async def whole(past: Past, size: int, kinds: Sequence[str] = tuple(INPUTS)) -> 
 
 @few
 @given(seed=SEEDS, sizes=st.tuples(st.integers(1, 7), st.integers(8, 60)))
-async def test_from_the_events_two_replays_are_equal_however_much_is_read_at_once(
-    seed: int, sizes: tuple[int, int]
-) -> None:
+async def test_two_replays_from_the_events_are_equal_for_any_read_size(seed: int, sizes: tuple[int, int]) -> None:
     past = live(seed)
     (first, first_frames), (second, second_frames) = [await whole(past, size) for size in sizes]
     assert first_frames == second_frames
@@ -125,7 +123,7 @@ async def test_from_the_events_two_replays_are_equal_however_much_is_read_at_onc
 
 @few
 @given(seed=SEEDS)
-async def test_a_replay_of_a_replay_is_itself(seed: int) -> None:
+async def test_a_replay_of_a_replay_equals_it(seed: int) -> None:
     past = live(seed)
     _, frames = await whole(past, 20)
     for kind, topics in (("scoring", ["scores"]), ("grouping", ["run-log"]), ("curriculum", ["curriculum", "batches"])):
@@ -148,7 +146,7 @@ def of_run(row: tuple[bytes | None, bytes], stage: str) -> bool:
     return "." not in stage or row[0] == stage.partition(".")[2].encode()
 
 
-async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None:
+async def test_an_excluded_episode_is_replayed_as_one_drop() -> None:
     past = live(11)
     gone = past.events[0].episode_id
     _, frames = await replayed(stages_of(past, "assembly"), list_sources(past, EPISODE_EVENTS),

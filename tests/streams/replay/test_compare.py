@@ -149,7 +149,7 @@ def test_other_settings_are_the_cause_of_other_scores_and_trajectories() -> None
     assert causes == {("trajectory", "other configuration of assembly"), ("score", "other configuration of scoring")}
 
 
-def test_a_score_that_one_side_has_not_is_named() -> None:
+def test_a_score_missing_on_one_side_is_named() -> None:
     live = side_of("live", make_trajectory("e1"), score_of("e1", 1.0))
     comparison = compare(live, side_of("b", make_trajectory("e1")), SPAN)
     assert rows_of(comparison) == [("score", "only in live", "not scored yet", False, 1)]
@@ -191,13 +191,13 @@ def manifest_of(name: str = "b", from_ms: int | None = None, to_ms: int | None =
     return ReplayManifest(name=name, from_ms=from_ms, to_ms=to_ms, **(defaults | fields))
 
 
-def test_what_a_replayed_stage_did_not_write_is_not_taken_from_live() -> None:
+def test_topics_of_a_replayed_stage_are_not_read_from_live() -> None:
     manifest = manifest_of(stages=("grouping", "group-scoring", "curriculum"), records={"run-log": 7})
     assert made_by(manifest) == {"run-log", "curriculum", "batches", "drops"}
     assert made_by(replace(manifest, state="following", records={})) == made_by(manifest)
 
 
-def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
+def test_later_stages_than_the_last_replayed_one_are_not_compared() -> None:
     """A replay of grouping alone has neither windows nor what their stage drops."""
     grouping = manifest_of(stages=("grouping",))
     whole = replace(grouping, stages=("assembly", "scoring", "grouping", "group-scoring", "curriculum"))
@@ -213,7 +213,7 @@ def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
         last_of_all([replace(grouping, stages=("alias",))])
 
 
-def test_what_all_replays_have_is_compared() -> None:
+def test_the_common_time_of_all_replays_is_compared() -> None:
     assert common_span([]) == CommonTime()
     assert common_span([manifest_of("a", 0, 200), manifest_of("b", 100, 300)]) == CommonTime(100, 200)
     assert common_span([manifest_of("a", 0, 100), manifest_of("b", 100, 300)]) == CommonTime(100, 100)
@@ -232,6 +232,6 @@ def test_replays_without_common_time_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(("from_ms", "to_ms"), [(None, None), (0, None), (None, 500)])
-def test_a_range_that_no_tick_tells_the_time_of_is_not_compared(from_ms: int | None, to_ms: int | None) -> None:
+def test_a_range_without_ticks_is_not_compared(from_ms: int | None, to_ms: int | None) -> None:
     with pytest.raises(ConfigurationError, match=r"no tick .* 'b'"):
         common_span([manifest_of("a", 0, 200), manifest_of("b", from_ms, to_ms)])

@@ -60,7 +60,7 @@ def digest_of(*outputs: tuple[str, str, Any, bytes]) -> bytes:
     return digest.value()
 
 
-def test_topic_key_bytes_and_order_all_tell_one_digest_from_another() -> None:
+def test_a_digest_depends_on_topic_key_bytes_and_order() -> None:
     drop, right = b"one", b"other"
     base = digest_of(("drops", "k", None, drop), ("drops", "k", None, right))
     changed = [

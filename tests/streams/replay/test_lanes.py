@@ -67,7 +67,7 @@ def without_counts(frames: Frames) -> Frames:
 
 @few
 @given(seed=SEEDS, sizes=st.tuples(st.integers(1, 40), st.integers(1, 40)), lanes=st.integers(1, 3), how=HOW)
-async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
+async def test_the_output_does_not_depend_on_the_number_of_processes(
     seed: int, sizes: tuple[int, int], lanes: int, how: str
 ) -> None:
     past = live(seed)
@@ -84,7 +84,7 @@ async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
 
 @few
 @given(seed=SEEDS, lanes=st.integers(1, 3))
-async def test_several_runs_that_read_the_scores_first_come_out_alike_too(seed: int, lanes: int) -> None:
+async def test_runs_that_read_the_scores_do_not_depend_on_the_processes(seed: int, lanes: int) -> None:
     past = live(seed)
     kinds = ("grouping", "group-scoring", "curriculum")
     alone, frames = await in_one(past, 20, "whole", kinds)

@@ -55,7 +55,7 @@ def shadow(**changes: Any) -> ReplayManifest:
         ({"scores": "rescored"}, "scores: computed, not rescored"),
     ],
 )  # fmt: skip
-def test_a_shadows_name_is_refused_to_one_that_does_something_else(changes: dict[str, Any], says: str) -> None:
+def test_a_shadow_with_other_settings_cannot_take_the_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"shadow 'gentle' already.*{says}.*`rollbus replay delete gentle`"):
         refuse_taken(shadow(), shadow(**changes))
 

@@ -10,7 +10,7 @@ from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajector
 from rollbus.streams.replay.decide.scores import RecordedScoring, without_model_calls
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
 JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
@@ -71,7 +71,7 @@ def test_a_replay_reads_a_judges_hints_and_asks_for_none() -> None:
     assert len(live.judge.calls) == calls
 
 
-def test_other_rules_are_computed_beside_what_the_judge_said() -> None:
+def test_other_rules_are_computed_beside_the_judges_answers() -> None:
     live = Live(JUDGE_REWARD, RULES)
     changed = RULES.model_copy(update={"options": {"repetition": -0.5}})
     configs = {live.config.config_hash(): live.config}

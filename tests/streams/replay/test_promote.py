@@ -27,12 +27,12 @@ def records_of(run: RunConfig) -> list[ConfigApplied]:
 
 
 @pytest.mark.parametrize("live", [(PLAIN,), (JUDGED_RUN.model_copy(update={"run_id": "other"}),), ()])
-def test_rewards_over_groups_are_refused_where_lives_run_has_none_to_judge_them(live: tuple[RunConfig, ...]) -> None:
+def test_a_group_reward_is_not_promoted_to_a_run_without_a_group_judge(live: tuple[RunConfig, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"run main .* closed groups .* settings and restart the workers"):
         check_workers(records_of(JUDGED_RUN), BUILT_IN, live)
 
 
-def test_rewards_over_groups_are_promoted_where_lives_run_has_some() -> None:
+def test_a_group_reward_is_promoted_to_a_run_with_a_group_judge() -> None:
     louder = RewardConfig(type="judge_relative", name="judge", weight=2.0)
     check_workers(records_of(RunConfig(grouping=GroupingConfig(rewards=(louder,)))), BUILT_IN, (JUDGED_RUN,))
 
@@ -70,7 +70,7 @@ def revert(new: RunConfig, *, live: RunConfig = PLAIN, began: RunConfig | None =
 
 
 @pytest.mark.parametrize("began", [PLAIN, None])
-def test_what_was_promoted_before_and_stands_not_in_the_settings_is_not_reverted(began: RunConfig | None) -> None:
+def test_a_promotion_does_not_revert_an_earlier_one_outside_the_settings(began: RunConfig | None) -> None:
     with pytest.raises(
         ConfigurationError, match=r"'b' would set grouping\.group_size from 4 to 8 in run main, .*other name"
     ):
@@ -88,7 +88,7 @@ def test_a_promotion_does_not_revert_later_settings() -> None:
         revert(HARNESS, live=batching, began=PLAIN, now=batching)
 
 
-def test_a_replay_of_what_is_in_effect_is_promoted_and_so_are_the_settings_themselves() -> None:
+def test_a_replay_of_the_settings_in_effect_or_in_the_file_is_promoted() -> None:
     both = FOURS.model_copy(update={"curriculum": HARNESS.curriculum})
     revert(HARNESS)
     revert(HARNESS, began=None)

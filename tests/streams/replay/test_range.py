@@ -37,7 +37,7 @@ def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("text", ["²", "tick:²", "99999999999d ago", "0:1,0:2", "٣", "1:"])
-def test_what_looks_like_a_bound_and_is_none_is_refused_in_words(text: str) -> None:
+def test_an_almost_valid_bound_is_refused_in_words(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_bound(text, now_ms=0)
 
@@ -84,7 +84,7 @@ def covered_by_ticks(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) 
     return covered_time
 
 
-def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:
+def test_a_range_is_whole_once_each_cut_partition_has_begun() -> None:
     cut = (at(0, 1_200), at(1, 1_200))
     assert covered_by_ticks(cut, (0, 1), (0, 1)).from_ms == 0
     assert covered_by_ticks(cut, (1,), (1,), (0, 1), (0, 1)).from_ms == 2_000
@@ -102,7 +102,7 @@ def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
     assert covered_by_ticks((at(0, 1_200),)).from_ms is None
 
 
-def test_a_range_is_whole_up_to_the_last_tick_of_the_partition_that_ends_first() -> None:
+def test_a_range_is_whole_up_to_the_earliest_last_tick() -> None:
     ranges = (at(0, 0), at(1, 0))
     assert covered_by_ticks(ranges, (0, 1), (0, 1)).to_ms == 1_000
     assert covered_by_ticks(ranges, (0, 1), (0, 1), (1,), (1,)).to_ms == 1_000

@@ -32,7 +32,7 @@ from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
@@ -69,12 +69,12 @@ async def test_a_judge_s_answer_to_another_question_is_not_taken() -> None:
         await remembered_answer(B, scored_under(A), A, B)
 
 
-async def test_a_score_of_a_configuration_that_nothing_tells_answers_nothing() -> None:
+async def test_a_score_of_an_unknown_configuration_gives_no_answer() -> None:
     with pytest.raises(LookupError, match=rf"{A.config_hash()}.*--rescore"):
         await remembered_answer(B, scored_under(A), B)
 
 
-async def test_weights_and_patience_make_no_other_question() -> None:
+async def test_weights_and_timeouts_do_not_change_a_question() -> None:
     before = judged_by("Is it kind?", weight=3.0, attempts=1)
     assert await remembered_answer(B, scored_under(before), before) == 0.5
 
@@ -85,7 +85,7 @@ async def test_a_missing_score_or_component_is_not_an_answer() -> None:
             await remembered_answer(B, score, B)
 
 
-async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
+async def test_a_question_in_no_live_configuration_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="--rescore"):
         await remembered_answer(B, None, A)
 
@@ -165,12 +165,12 @@ async def test_a_replay_with_other_group_questions_ends_before_it_reads() -> Non
         await start_replay(RANKED_OTHERWISE)
 
 
-async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
+async def test_a_shadow_of_judged_groups_needs_its_own_judge() -> None:
     with pytest.raises(ConfigurationError, match=r"run main .*--rescore"):
         await start_replay(RANKED_RUN, follow=asyncio.Event())
 
 
-async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_where_it_runs() -> None:
+async def test_a_replay_needs_only_the_functions_that_it_scores_with() -> None:
     """Without a broker here, to begin is to find none."""
     elsewhere = ScoringConfig(rewards=(RewardConfig(type="of_another_machine"),))
     plan = ReplayPlan("r", Bound(), Bound(), CHAIN, AssemblyConfig(), elsewhere, (RunConfig(),))
@@ -202,7 +202,7 @@ def scored_again(
     return [(out.record.value, out.record.config_hash) for out in Stepper(stage).outputs(records)]
 
 
-def test_a_score_counts_under_its_own_configuration_wherever_the_change_stands() -> None:
+def test_a_score_keeps_its_configuration_on_either_side_of_a_change() -> None:
     """Live's assembly lags its ticks, so a replay may place a trajectory on the other side of a change."""
     early, late = make_trajectory("early"), make_trajectory("late")
     given = {early.trajectory_id: TWICE, late.trajectory_id: ONCE}
@@ -222,7 +222,7 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
     assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": ComponentAnswer(1.0)}
 
 
-def test_with_the_rewards_of_the_end_only_feedback_is_computed_again() -> None:
+def test_a_replay_with_feedback_end_computes_only_feedback_again() -> None:
     """Live's first score knows only of the feedback that had come by then."""
     config = ScoringConfig(rewards=(RewardConfig(), *B.rewards))
     trajectory = make_trajectory(reward=1.0)
@@ -239,8 +239,8 @@ def test_with_the_rewards_of_the_end_only_feedback_is_computed_again() -> None:
     assert [(score.value, score.excluded) for score in scores] == [(1.5, False), (1.5, True)]
 
 
-def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
-    """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
+def test_a_replay_searches_for_no_revision_of_an_unknown_trajectory() -> None:
+    """The revision leaves a drop, whatever live has made of it; a search for an absent score reads to the end."""
     known_trajectory, unknown_trajectory = make_trajectory("known"), make_trajectory("unknown")
     make_revision = [
         RewardRevised(

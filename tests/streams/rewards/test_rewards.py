@@ -60,7 +60,7 @@ def test_feedback_says_what_was_reported_under_its_name(
         ([(1.0, "t1"), (0.5, "t2")], {"combine": "last"}, {"t1": 0.0, "t2": 1.0}),
     ],
 )
-def test_reports_on_turns_say_how_much_of_them_is_in_the_value(
+def test_reports_on_turns_have_their_share_of_the_value(
     rewards: list[tuple[float, str | None]], options: dict[str, Any], shares: dict[str, float]
 ) -> None:
     call: Any = registry.BUILT_IN["feedback"].call
@@ -69,7 +69,7 @@ def test_reports_on_turns_say_how_much_of_them_is_in_the_value(
     assert sum(turn.share * turn.value for turn in answer.turns) == pytest.approx(answer.total)
 
 
-def test_shaped_rewards_are_what_turns_earned_of_the_whole() -> None:
+def test_shaped_rewards_divide_the_whole_among_turns() -> None:
     steps = tuple(
         Reward(event_id=turn, name="good.step", value=value, turn_event_id=turn)
         for turn, value in (("t1", 0.25), ("t2", 0.5))
@@ -108,13 +108,13 @@ MANY = [("stranger", "reward", -1.0)] * 1_000
         ([("agent", "reward", 1.0), *MANY, ("operator", "reward", 0.5), ("agent", "reward", 1.0)], {}, 0.5),
     ],
 )  # fmt: skip
-def test_each_principal_has_one_voice_and_the_owner_the_last_word(
+def test_each_principal_has_one_voice_that_the_owner_can_overrule(
     reports: list[tuple[str, str, float]], options: dict[str, Any], expected: float
 ) -> None:
     assert value("feedback", spoken(*reports), **options) == expected
 
 
-def test_what_one_of_two_principals_says_of_turns_is_half_of_the_value() -> None:
+def test_one_of_two_principals_has_half_of_the_value_of_turns() -> None:
     by = {"agent": 1.0, "stranger": -3.0}
     rewards = [
         Reward(event_id=f"{who}-{turn}", name="reward", value=worth, turn_event_id=turn, principal=who)
@@ -152,7 +152,9 @@ def test_feedback_refuses_an_unknown_way_to_combine() -> None:
         ("length", "5", {"target": 1, "limit": 2}, 0.0),
     ],
 )
-def test_what_the_text_shows(kind: str, text: str, options: dict[str, Any], expected: float | None) -> None:
+def test_rewards_of_the_text_have_the_expected_value(
+    kind: str, text: str, options: dict[str, Any], expected: float | None
+) -> None:
     assert value(kind, make_trajectory(text=text), **options) == expected
 
 
@@ -199,7 +201,7 @@ async def grade(answer: str) -> float | None:
 @pytest.mark.parametrize(
     "answer", ["3/10", "Two good moves.\n**Grade: 3 / 10**", "**3**/10.", "3 out of 10", "3.0/10.0"]
 )
-async def test_a_judge_may_say_of_how_much_its_grade_is(answer: str) -> None:
+async def test_a_judge_may_name_the_scale_of_its_grade(answer: str) -> None:
     assert await grade(answer) == 0.3
 
 
@@ -216,7 +218,7 @@ async def test_a_judge_without_an_endpoint_says_what_to_set() -> None:
         await judge(make_trajectory(), RewardContext("judge"))
 
 
-def test_an_installed_function_that_no_score_can_come_of_stops_the_process_at_start(
+def test_an_unusable_installed_function_stops_the_process_at_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Entry:

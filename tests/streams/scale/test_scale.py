@@ -84,7 +84,7 @@ def test_a_simulated_core_waits_as_the_formula_of_m_d_1_says(load: float) -> Non
 
 
 @pytest.mark.parametrize("faults", [(), (Fault(2.0, "kill"),), (Fault(2.0, "join"), Fault(3.0, "kill"))], ids=str)
-def test_every_episode_becomes_one_trajectory_and_one_score_whoever_dies(faults: tuple[Fault, ...]) -> None:
+def test_every_episode_becomes_one_trajectory_and_score_despite_kills(faults: tuple[Fault, ...]) -> None:
     groups = 20
     whole = [sent for sent in islice(traffic(random.Random(1), 4), 800) if _episode(sent) < groups * MEMBERS]
     assert len(whole) == groups * MEMBERS * EVENTS

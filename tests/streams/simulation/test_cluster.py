@@ -73,7 +73,7 @@ async def test_no_record_is_lost_or_doubled_whatever_ends_the_workers(start: int
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-async def test_a_log_that_lacks_one_guarantee_is_found_out(cheat: Cheat) -> None:
+async def test_a_log_that_lacks_one_guarantee_is_detected(cheat: Cheat) -> None:
     assert first_failure(range(SEEDS_FOR_CHEATS), cheat) is not None
 
 
@@ -102,7 +102,7 @@ BUGS = [without_dead_letters, without_the_last_output, by_key, without_the_clock
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_a_bug_in_what_live_runs_too_is_found_out(
+async def test_a_bug_shared_with_live_is_detected(
     bug: Callable[[StagePartition, Processed], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = StagePartition.process
@@ -129,7 +129,7 @@ SILENT: list[tuple[type, str, str]] = [
 
 
 @pytest.mark.parametrize(("stage", "unit", "account"), SILENT, ids=lambda value: getattr(value, "__name__", str(value)))
-async def test_a_stage_that_drops_without_a_word_is_found_by_the_accounts(
+async def test_a_stage_that_drops_silently_is_found_by_the_accounts(
     stage: Any, unit: str, account: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every worker would do the same, undisturbed too: nothing but the accounts can tell."""
@@ -166,7 +166,7 @@ async def test_a_seed_gives_the_same_history_again() -> None:
     assert first.events == second.events
 
 
-async def test_histories_hold_what_they_are_meant_to_hold() -> None:
+async def test_histories_have_the_intended_kinds_of_records() -> None:
     """Among few histories there are batches, both ends of steps, drops of several kinds and several runs."""
     kinds, reasons, runs = set(), set(), set()
     for seed in range(200):

@@ -79,14 +79,12 @@ FAULTS: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("owner", "name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_a_part_that_is_missing_is_found_out(
-    owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_part_is_detected(owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, fault)
     assert first_difference(range(SEEDS_FOR_FAULTS)) is not None
 
 
-def test_histories_hold_what_they_are_meant_to_hold() -> None:
+def test_histories_have_the_intended_kinds_of_records() -> None:
     """Among few there are lags that would have cut groups, changed settings, and every kind of feedback."""
     counted: Counter[str] = Counter()
     for seed in range(100):

@@ -14,7 +14,7 @@ rewards = st.lists(st.integers(-20, 20).map(lambda value: value / 4), min_size=1
 
 
 @given(rewards, st.sampled_from(KINDS))
-def test_they_sum_to_zero_and_vanish_without_signal(group: list[float], kind: Any) -> None:
+def test_advantages_sum_to_zero_and_vanish_without_signal(group: list[float], kind: Any) -> None:
     group_advantages = advantages(group, kind)
     assert sum(group_advantages) == pytest.approx(0, abs=1e-9)
     if len(set(group)) == 1:

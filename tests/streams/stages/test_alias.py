@@ -3,7 +3,7 @@
 from rollbus.schemas.records.config import AssemblyConfig, ScoringConfig
 from rollbus.streams.stages.alias import AliasStage
 from tests.builders import make_alias, make_alias_reward, make_config
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 
 def aliasing() -> Stepper:

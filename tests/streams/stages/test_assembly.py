@@ -20,7 +20,7 @@ from tests.builders import (
     make_tool,
     make_turn,
 )
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def assembling(**config: Any) -> Stepper:
@@ -56,7 +56,7 @@ def test_a_trajectory_says_why_it_may_lack_turns() -> None:
     assert only_trajectory(stepper.tick(100)).partial == ("missing_events",)
 
 
-def test_an_episode_closed_leaves_one_stub_and_its_rewards() -> None:
+def test_a_closed_episode_leaves_one_stub_and_its_rewards() -> None:
     stepper = assembling()
     stepper.feed(*make_episode(turns=5, reward=0.5))
     tables = sorted(key.split(b"\x1f")[0] for key in stepper.changelog)
@@ -84,7 +84,7 @@ def test_a_repeated_report_under_its_key_is_the_same_report(closed: bool) -> Non
     assert reasons(stepper.feed(other)) == ["duplicate_conflict"]
 
 
-def test_events_of_several_writers_are_merged_by_event_time_and_all_must_close() -> None:
+def test_events_are_merged_by_time_once_all_writers_have_closed() -> None:
     stepper = assembling()
     first = [
         make_started(),
@@ -131,7 +131,7 @@ def test_a_writer_that_never_came_counts_as_missing() -> None:
     assert drop.detail == "missing by writer: w9: ?"
 
 
-def test_inactivity_closes_an_episode_that_never_ended_and_keeps_it_trainable() -> None:
+def test_an_episode_closed_by_inactivity_stays_trainable() -> None:
     stepper = assembling()
     stepper.feed(make_started(), make_turn())
     assert stepper.tick(1_799) == []
@@ -141,7 +141,7 @@ def test_inactivity_closes_an_episode_that_never_ended_and_keeps_it_trainable() 
     assert (trajectory.closed_by, trajectory.trainable) == ("inactivity", True)
 
 
-def test_a_trajectory_says_whether_a_reward_came_after_all_that_its_agent_did() -> None:
+def test_a_trajectory_says_whether_a_reward_came_after_its_last_turn() -> None:
     for reward_ms, other_ms, is_after in ((30, 20, True), (15, 20, False)):
         stepper = assembling()
         reward = make_reward(writer="user", at_ms=START_MS + reward_ms)
@@ -152,7 +152,7 @@ def test_a_trajectory_says_whether_a_reward_came_after_all_that_its_agent_did() 
         assert (trajectory.closed_by, trajectory.is_rewarded_after) == ("inactivity", is_after)
 
 
-def test_a_late_reward_is_a_revision_with_all_rewards_that_stand() -> None:
+def test_a_late_reward_is_a_revision_with_all_rewards_in_force() -> None:
     stepper = assembling()
     stepper.feed(*make_episode(reward=0.5))
     late = make_reward(value=1.0, key="late", name="thumbs", at_ms=START_MS + 99_000)
@@ -160,7 +160,7 @@ def test_a_late_reward_is_a_revision_with_all_rewards_that_stand() -> None:
     assert (revised.revision, [reward.value for reward in revised.rewards]) == (1, [0.5, 1.0])
 
 
-def test_a_retraction_without_target_withdraws_the_earlier_reports_of_its_name() -> None:
+def test_a_retraction_without_target_withdraws_earlier_reports_by_name() -> None:
     stepper = assembling()
     stepper.feed(
         make_reward(value=0.0, key="a", at_ms=START_MS),
@@ -191,7 +191,7 @@ def test_a_reward_may_come_before_its_episode() -> None:
     assert [reward.value for reward in trajectory.rewards] == [0.25]
 
 
-def test_an_excluded_open_episode_is_dropped_with_what_still_comes() -> None:
+def test_an_excluded_open_episode_is_dropped_with_its_later_events() -> None:
     stepper = assembling()
     events = make_episode()
     stepper.feed(*events[:2])
@@ -208,8 +208,8 @@ def test_excluding_a_closed_episode_revises_it() -> None:
     assert reasons(stepper.feed(make_reward(key="late"))) == ["excluded"]
 
 
-def test_nothing_that_the_person_said_stays_in_the_changelog_of_an_excluded_episode() -> None:
-    """Also not what came before it closed and is kept for its late horizon, and what still comes."""
+def test_an_exclusion_removes_a_persons_words_from_the_changelog() -> None:
+    """Reports from before the close, which are kept for the late horizon, lose their words, and so do later ones."""
     stepper = assembling(reward_sources={"judged": ("judge",)})
     words: dict[str, Any] = {"comment": "by ann", "source": "judge"}
     stepper.feed(*make_episode(reward=None, start={"labels": {"said": "by ann"}}))
@@ -270,7 +270,7 @@ def test_untargeted_turns_are_context_only() -> None:
         ({}, {"version": None}, "no_policy_version"),
     ],
 )
-def test_what_cannot_be_trained_goes_out_with_its_reason(
+def test_an_untrainable_trajectory_goes_out_with_its_reason(
     config: dict[str, Any], turn: dict[str, Any], reason: str
 ) -> None:
     events = [make_started(), make_turn(**turn), make_ended(), make_closed()]
@@ -316,7 +316,7 @@ def test_a_configuration_holds_from_its_record_on() -> None:
 SOURCES = {"reward": ("agent", "checker"), "*": ("user",)}
 
 
-def test_a_source_that_may_not_set_a_reward_is_counted_once_and_leaves_no_hole() -> None:
+def test_a_reward_from_a_wrong_source_is_counted_once_without_a_hole() -> None:
     stepper = assembling(reward_sources=SOURCES)
     *before, reward, ended, closed = make_episode(reward=0.5)
     forged = replace(reward, source="user")
@@ -344,7 +344,7 @@ def test_a_source_changes_no_reward_of_others_late_or_by_retraction() -> None:
     assert sorted(reward.value for reward in revised.rewards) == [0.5, 0.75]
 
 
-def test_the_rule_for_all_other_names_and_none_at_all() -> None:
+def test_a_reward_without_its_own_rule_follows_the_rule_for_others() -> None:
     stepper = assembling(reward_sources=SOURCES)
     stepper.feed(*make_episode(reward=None))
     other = make_reward(name="thumb", key="a", source="agent")

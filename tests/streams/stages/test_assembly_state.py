@@ -21,7 +21,7 @@ def event_of(sequence: int, count: int | None) -> Event:
 
 
 @given(st.permutations(range(12)), st.integers(1, 12), st.none() | st.integers(0, 11))
-def test_what_a_writer_lacks_is_counted_from_its_sequences(order: list[int], came: int, count: int | None) -> None:
+def test_the_missing_events_of_a_writer_are_counted_by_sequence(order: list[int], came: int, count: int | None) -> None:
     episode, seen = OpenEpisode(), set(order[:came])
     for sequence in order[:came]:
         closes = sequence == count

@@ -12,7 +12,7 @@ from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.streams.stages.curriculum.batching import NO_PARENT, VersionPath, take_turns
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_group, make_member, make_outcome, make_tick, make_version
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 
 def batching(**config: Any) -> Stepper:
@@ -29,7 +29,7 @@ def named(batch: TrainingBatch) -> list[str]:
     return [group.group_id for group in batch.groups]
 
 
-def test_a_batch_is_cut_when_enough_wait_and_the_next_when_its_outcome_is_in() -> None:
+def test_the_next_batch_is_cut_after_the_outcome_of_the_last() -> None:
     stepper = batching()
     (first,) = batches(stepper.feed(*(make_group(f"g{index}") for index in range(5))))
     assert (first.number, named(first)) == (0, ["g0", "g1"])
@@ -44,13 +44,13 @@ def test_batches_ahead_bounds_how_many_are_open() -> None:
     assert len(batches(stepper.feed(*(make_group(f"g{index}") for index in range(9))))) == 2
 
 
-def test_the_hash_names_the_content_and_the_place() -> None:
+def test_the_batch_hash_depends_on_content_and_place() -> None:
     batch, same_batch = (batches(batching().feed(make_group("a"), make_group("b")))[0] for _ in range(2))
     other_batch = batches(batching().feed(make_group("a"), make_group("b", (0.0, 0.5))))[0]
     assert batch.batch_hash == same_batch.batch_hash != other_batch.batch_hash
 
 
-def test_beyond_the_lines_end_the_oldest_are_superseded() -> None:
+def test_the_oldest_groups_of_a_full_line_are_superseded() -> None:
     stepper = batching(max_waiting_groups=3)
     records = stepper.feed(*(make_group(f"g{index}") for index in range(7)))
     assert [drop.unit_id for drop in records if drop not in batches(records)] == ["g2", "g3"]
@@ -78,7 +78,7 @@ def test_without_settings_a_short_batch_is_cut_after_ten_minutes() -> None:
     assert [named(batch) for batch in batches(stepper.tick(1))] == [["g0"]]
 
 
-def test_steps_are_no_quicker_than_rewards_that_come_late() -> None:
+def test_steps_are_not_faster_than_late_rewards() -> None:
     stepper = batching(groups_per_step=1, max_off_policy_steps=2)
     stepper.tick(100)
     started_ms = make_tick(0).stream_time_ms
@@ -129,7 +129,7 @@ def test_after_a_rollback_what_the_bad_version_sampled_is_off_lineage() -> None:
     assert (named(batch), batch.newest_policy_version) == (["good", "fine"], 1)
 
 
-def test_a_version_that_is_served_before_it_is_announced_is_not_stale() -> None:
+def test_a_version_served_before_its_announcement_is_not_stale() -> None:
     stepper = batching(groups_per_step=1, max_off_policy_steps=0)
     stepper.feed(make_version(0))
     assert len(batches(stepper.feed(make_group("new", version=7)))) == 1
@@ -149,14 +149,14 @@ def test_a_batch_without_new_weights_frees_its_place(state: str) -> None:
     assert (named(second), second.newest_policy_version) == (["b"], 0)
 
 
-def test_pause_and_resume() -> None:
+def test_a_paused_run_cuts_no_batch_until_it_resumes() -> None:
     stepper = batching(groups_per_step=1)
     assert stepper.feed(make_command("pause", key="a"), make_group("g0"), make_group("g1")) == []
     stepper.restore()
     assert len(batches(stepper.feed(make_command("resume", key="b")))) == 1
 
 
-def test_stop_drops_what_waits_and_what_still_comes() -> None:
+def test_stop_drops_waiting_and_later_groups() -> None:
     stepper = batching(groups_per_step=3)
     stepper.feed(make_group("g0"), make_group("g1"))
     assert reasons(stepper.feed(make_command("stop", key="a"), make_group("g2"))) == ["run_stopped"] * 3
@@ -179,7 +179,7 @@ def test_a_lag_is_the_number_of_steps_between(versions: list[int], version: int)
         assert lag is None
 
 
-def test_a_lineage_that_bites_its_tail_still_ends() -> None:
+def test_a_cyclic_lineage_still_ends() -> None:
     assert VersionPath({1: 2, 2: 1}, 2).lag(1) == 1
 
 
@@ -193,7 +193,7 @@ def recorded_by(principal: str, name: str, *others: str, size: int = 2) -> Group
     return make_group(name, members=members)
 
 
-def test_a_batch_takes_the_groups_of_several_principals_in_turn_and_the_rest_waits() -> None:
+def test_a_batch_takes_the_groups_of_several_principals_in_turn() -> None:
     stepper = batching(groups_per_step=4)
     stepper.feed(make_command("pause"))
     stepper.feed(*(recorded_by("flood", f"f{number}") for number in range(8)))
@@ -206,7 +206,7 @@ def test_a_batch_takes_the_groups_of_several_principals_in_turn_and_the_rest_wai
     assert batches(stepper.feed(make_outcome(second, step=2, base=1))) == [], "three are no batch"
 
 
-def test_what_one_principal_piles_up_drops_nothing_of_another_one() -> None:
+def test_the_backlog_of_one_principal_drops_no_group_of_another() -> None:
     stepper = batching(groups_per_step=2, max_waiting_groups=4)
     stepper.feed(make_command("pause"))
     stepper.feed(*(recorded_by("agent-7", f"a{number}") for number in range(2)))
@@ -222,14 +222,14 @@ def test_what_one_principal_piles_up_drops_nothing_of_another_one() -> None:
     assert named(batch) == ["a0", "f4"]
 
 
-def test_members_in_groups_of_others_count_as_their_principals_turn() -> None:
+def test_a_member_in_a_group_of_others_counts_as_its_principals_turn() -> None:
     groups = [recorded_by("agent-7", "a0", "flood", "flood", "flood", size=7), recorded_by("flood", "f0")]
     groups += [recorded_by("agent-8", "b0", size=4), recorded_by("agent-8", "b1", size=4)]
     assert list(take_turns(groups)) == [0, 2, 1, 3]
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30))
-def test_turns_are_an_order_of_all_groups_and_of_one_principal_that_of_waiting(principals: list[str]) -> None:
+def test_taking_turns_keeps_every_group_and_each_principals_order(principals: list[str]) -> None:
     groups = [recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]
     turns = list(take_turns(groups))
     assert sorted(turns) == list(range(len(groups)))
@@ -241,7 +241,7 @@ def test_turns_are_an_order_of_all_groups_and_of_one_principal_that_of_waiting(p
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=6, max_size=30), st.integers(min_value=1, max_value=6))
-def test_none_has_more_of_a_batch_than_another_whose_groups_still_wait(principals: list[str], places: int) -> None:
+def test_no_principal_has_more_of_a_batch_than_one_that_still_waits(principals: list[str], places: int) -> None:
     turns = list(take_turns([recorded_by(principal, f"g{place}") for place, principal in enumerate(principals)]))
     taken = Counter(principals[place] for place in turns[:places])
     waiting = {principals[place] for place in turns[places:]}

@@ -14,7 +14,7 @@ from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Memory, Window
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from tests.builders import make_command, make_config, make_group, make_member
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper:
@@ -61,7 +61,7 @@ def test_groups_are_ranked_by_mean_reward_and_ties_by_key() -> None:
 
 
 @given(st.permutations(groups(*(number % 3 for number in range(12)))), st.sampled_from([None, 0.5]))
-def test_what_a_window_admits_does_not_depend_on_the_order_of_arrival(
+def test_the_admitted_groups_do_not_depend_on_the_order_of_arrival(
     window_groups: list[Group], share: float | None
 ) -> None:
     numbered = groups(*(number % 3 for number in range(12)))
@@ -95,7 +95,7 @@ def test_a_window_without_remaining_groups_does_not_expand() -> None:
     assert (decision.memory, decision.admitted) == (memory, ())
 
 
-def test_total_groups_is_what_the_first_window_with_signal_had_after_the_filter() -> None:
+def test_total_groups_counts_the_first_window_with_signal() -> None:
     first = decide([*groups(1, 2), *groups(1, prefix="flat", spread=0)])
     assert first.memory.total_groups == 2
     assert decide(groups(1, 2, 3), index=1, memory=first.memory).memory.total_groups == 2
@@ -106,7 +106,7 @@ def test_at_least_one_group_is_admitted_and_counts_are_rounded_up() -> None:
     assert len(decide(groups(*range(11))).admitted) == 4
 
 
-def test_a_single_group_is_only_subsampled_inside() -> None:
+def test_a_single_group_is_only_subsampled_by_members() -> None:
     (single,) = groups(1, spread=0)
     assert decide([single]).admitted == ("g0",)
     many = make_group("g", tuple(range(8)))
@@ -169,7 +169,7 @@ def test_a_window_ends_by_command_even_an_empty_one() -> None:
     assert stepper.feed(make_command("end_window", key="b")) == []
 
 
-def test_what_a_window_remembers_outlives_a_restart() -> None:
+def test_the_memory_of_a_window_survives_a_restart() -> None:
     stepper = curriculum(groups_per_window=2)
     for window in range(5):
         stepper.restore()
@@ -198,7 +198,7 @@ def test_a_subsampled_single_group_is_compared_again_among_the_kept_members() ->
     assert dropped | {member.trajectory_id for member in members} == {f"g-{index}" for index in range(4)}
 
 
-def test_a_subsampled_single_group_without_signal_by_the_runs_tolerance_is_dropped() -> None:
+def test_a_subsampled_group_below_the_runs_tolerance_is_dropped() -> None:
     run = RunConfig(
         grouping=GroupingConfig(signal_tolerance=0.2),
         curriculum=CurriculumConfig(mode="harness", groups_per_window=1, random_subsample=0.5),
@@ -225,7 +225,7 @@ def test_records_of_other_runs_change_nothing() -> None:
     assert stepper.feed(make_group("g", run_id="other"), make_command("end_window", run_id="other")) == []
 
 
-def test_a_single_attempt_is_measured_by_its_distance_to_what_was_expected() -> None:
+def test_a_single_attempt_is_ranked_by_distance_to_the_expected_reward() -> None:
     near = make_group("near", (1.0,), closed_by="single", members=(make_member("a", advantage=0.05),))
     far = make_group("far", (1.0,), closed_by="single", members=(make_member("b", advantage=-0.5),), has_signal=True)
     decision = decide([near, far])
@@ -266,7 +266,7 @@ def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
     assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))
 
 
-def test_surprise_admits_the_furthest_from_what_was_expected_first() -> None:
+def test_surprise_admits_the_furthest_from_the_expectation_first() -> None:
     singles = [
         make_group(name, (1.0,), closed_by="single", members=(make_member(name, **fields),), has_signal=True)
         for name, fields in (

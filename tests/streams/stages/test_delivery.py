@@ -18,7 +18,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from tests.builders import START_MS, make_config, make_score, make_version
 from tests.examples import count_examples
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 STEPS = (0.2, 0.5)
 
@@ -132,7 +132,7 @@ def test_a_worse_candidate_is_quarantined_with_its_descendants() -> None:
 
 
 @pytest.mark.parametrize("value", [None, nan])
-def test_a_reward_that_is_outstanding_or_no_number_is_not_a_zero(value: float | None) -> None:
+def test_an_outstanding_or_invalid_reward_is_not_a_zero(value: float | None) -> None:
     delivery = Delivery(run_of(metrics=()))
     for number in range(300):
         delivery.feed(delivery.observed(f"e{number}", value))
@@ -305,7 +305,7 @@ def test_a_command_that_cannot_be_followed_is_refused_with_its_reason(command: A
     assert (refused.action, refused.reason, refused.canary) == ("refuse", reason, 1)
 
 
-def test_a_frozen_model_serves_nothing_new_until_it_thaws() -> None:
+def test_a_frozen_model_serves_no_new_version_until_it_thaws() -> None:
     delivery = Delivery()
     (frozen,) = delivery.command("freeze")
     assert (frozen.action, frozen.canary, frozen.serving, frozen.frozen) == ("stop", None, 0, True)
@@ -352,7 +352,7 @@ def test_records_of_other_runs_and_models_change_nothing() -> None:
     assert delivery.state.waiting.rows == {}
 
 
-def test_what_is_remembered_is_bounded_and_forgotten_with_the_canary() -> None:
+def test_the_memory_of_a_canary_is_bounded_and_ends_with_it() -> None:
     delivery = Delivery()
     for number in range(500):
         delivery.feed(delivery.observed(f"e{number}", 1.0, task=f"task {number}"))
@@ -398,7 +398,7 @@ def test_a_share_that_grows_keeps_its_episodes() -> None:
     assert len(small & other) < 50, "another canary gets other episodes"
 
 
-def test_a_score_becomes_an_observation_and_of_other_models_and_attempts_none() -> None:
+def test_only_scores_of_the_runs_own_traffic_become_observations() -> None:
     stepper = Stepper(ObservingStage(run_of()))
     score = make_score("t1", 0.5, served_versions=(3,), first_seen_ms=9, latency_ms=7, tool_errors=1)
     (observed,) = stepper.feed(score)

@@ -63,7 +63,7 @@ def test_a_candidate_waits_for_its_evaluation_and_that_is_reported_once() -> Non
     assert delivery.now.numbers["held-out:reward.low"] == pytest.approx(-((0.03**2 * 2) ** 0.5))
 
 
-def test_a_candidate_worse_on_the_held_out_set_is_quarantined_with_its_numbers() -> None:
+def test_a_candidate_worse_on_the_held_out_set_is_quarantined() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(make_version(2, parent=1, state="candidate"), held_out(0, 0.6), held_out(1, 0.4))
     delivery.tick(1)
@@ -126,7 +126,7 @@ def test_an_estimate_that_was_refused_holds_or_passes_as_the_settings_say(if_ref
     assert last(delivery) == outcome
 
 
-def test_an_estimate_of_the_reward_alone_says_nothing_of_the_distance_from_the_base() -> None:
+def test_an_estimate_of_the_reward_does_not_pass_the_divergence_check() -> None:
     delivery = waiting(ESTIMATE, DRIFT)
     delivery.feed(
         make_evaluation(1, "off-policy", refused=1.0, difference=0.0, difference_low=-0.01, difference_high=0.01)
@@ -152,7 +152,7 @@ def test_an_evaluation_that_comes_during_the_canary_ends_it() -> None:
     ]
 
 
-def test_evaluations_of_other_models_and_names_are_not_kept_and_old_ones_are_forgotten() -> None:
+def test_only_evaluations_that_a_check_needs_are_kept() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(
         make_evaluation(1, model="other", reward=1.0),

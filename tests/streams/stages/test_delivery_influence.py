@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.delivery.adversary import Attack, Balances, attack
 from rollbus.schemas.records.delivery import is_drawn, route
-from rollbus.streams.stages.delivery.collecting import findings
 from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
+from rollbus.streams.stages.delivery.metric_verdicts import findings
 from tests.builders import START_MS, make_tick, make_version
 from tests.streams.stages.test_delivery import Delivery, run_of
 
@@ -53,7 +53,7 @@ def flood(delivery: Delivery, principal: str, *, episodes: int = 300) -> None:
     delivery.tick(1)
 
 
-def test_a_principal_that_gives_up_what_the_other_version_answers_stops_no_canary() -> None:
+def test_a_principal_that_drops_one_arms_episodes_stops_no_canary() -> None:
     delivery = Delivery(run_of(metrics=()))
     delivery.play(100, canary=0.6, principal="honest")
     flood(delivery, "stranger")
@@ -92,7 +92,7 @@ def play_liar(delivery: Delivery, liar: str, *, share: float, canary: float, ser
 
 
 @pytest.mark.parametrize("liar", ["liar", ""])
-def test_no_canary_is_stopped_by_the_episodes_of_one_that_has_less_than_half(liar: str) -> None:
+def test_a_principal_with_less_than_half_the_episodes_stops_no_canary(liar: str) -> None:
     delivery = Delivery(run_of(metrics=()))
     delivery.restore()
     play_liar(delivery, liar, share=0.3, canary=0.0, serving=1.0, episodes=3_000)
@@ -100,7 +100,7 @@ def test_no_canary_is_stopped_by_the_episodes_of_one_that_has_less_than_half(lia
     assert (delivery.now.canary, delivery.now.numbers["reward.high"] < 0) == (1, True), "all of it says worse"
 
 
-def test_no_canary_is_promoted_by_the_episodes_of_one_that_has_less_than_half() -> None:
+def test_a_principal_with_less_than_half_the_episodes_promotes_no_canary() -> None:
     delivery = Delivery(run_of(metrics=(), margin=0.01))
     play_liar(delivery, "liar", share=0.3, canary=1.0, serving=0.0, episodes=3_000)
     assert delivery.now.canary == 1
@@ -109,7 +109,7 @@ def test_no_canary_is_promoted_by_the_episodes_of_one_that_has_less_than_half() 
     assert (verdict.verdict, delivery.state.effects.rows["reward"].log_evidence_above(0.0) > 10) == ("unknown", True)
 
 
-def test_a_canary_that_all_find_worse_is_stopped_whoever_brings_how_much() -> None:
+def test_a_canary_worse_for_all_principals_is_stopped() -> None:
     delivery = Delivery(run_of(metrics=()))
     for number in range(4_000):
         value = 0.0 if route(delivery.now, f"w{number}") == 1 else 1.0
@@ -152,7 +152,7 @@ def test_the_arrays_of_the_adversary_are_the_products_balance() -> None:
     assert 0 < balance.canary < 400
 
 
-def test_a_tenth_of_the_episodes_decides_nothing_by_giving_up_the_others() -> None:
+def test_a_tenth_of_the_episodes_decides_nothing_by_dropping_episodes() -> None:
     """Without a bound it stops a canary that is better by 5 points in all runs; `make bench-delivery` has the table."""
     plan = Attack(0.1, 0.05, chooses=True)
     assert attack(plan, runs=10, seed=7).stopped.sum() == 0

@@ -7,10 +7,10 @@ import pytest
 from rollbus.schemas.records.config import MetricConfig
 from rollbus.schemas.records.delivery import EpisodeObserved, route
 from rollbus.schemas.records.trajectories import Location
-from rollbus.streams.stages.delivery.collecting import findings
+from rollbus.streams.stages.delivery.metric_verdicts import findings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS, MOST_STRATA
-from rollbus.streams.state import recent
+from rollbus.streams.state import recent_keys
 from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS
 from tests.streams.stages.test_delivery import Delivery, run_of
@@ -23,7 +23,7 @@ THUMBS = MetricConfig(of="component", component="thumbs", goal="more")
 @pytest.mark.slow
 def test_the_state_of_a_verdict_does_not_grow_in_forty_thousand_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of another task, some without a reward, some with a late one; only ids are remembered, and of those some."""
-    monkeypatch.setattr(recent, "MOST_KEYS", 5_000)
+    monkeypatch.setattr(recent_keys, "MOST_KEYS", 5_000)
     run = run_of(min_episodes=10**6, max_episodes=10**7, margin=0.01, metrics=(THUMBS,), wait_ms=5_000)
     delivery, stage = Delivery(run), DeliveryStage(run)
     sizes, late = list[int](), list[EpisodeObserved]()

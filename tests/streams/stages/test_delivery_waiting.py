@@ -46,7 +46,7 @@ def test_after_both_curves_are_known_an_episode_waits_for_the_slower_version() -
     assert len(waiting) < 10 * WAIT_S / 4, "the others were counted before wait_ms was over"
 
 
-def test_a_decision_holds_the_wait_and_its_interval_is_wider_for_what_was_outstanding() -> None:
+def test_outstanding_rewards_widen_the_interval_of_a_decision() -> None:
     delivery = Delivery(RUN)
     play_late(delivery, 200, canary_s=5, serving_s=2)
     effect = delivery.state.effects.rows["reward"]
@@ -71,7 +71,7 @@ def test_a_component_that_comes_later_than_the_reward_is_waited_for() -> None:
     assert effects["component:thumbs"].canary == effects["reward"].canary > 0
 
 
-def test_what_is_followed_is_bounded_and_forgotten_with_the_canary() -> None:
+def test_the_followed_episodes_are_bounded_and_end_with_the_canary() -> None:
     delivery = Delivery(RUN)
     for number in range(4_000):
         delivery.feed(delivery.observed(f"e{number}", None))
@@ -84,7 +84,7 @@ def test_what_is_followed_is_bounded_and_forgotten_with_the_canary() -> None:
     assert delivery.state.head.wait_ms is None
 
 
-def test_an_excluded_episode_is_followed_no_more_and_an_older_revision_says_nothing() -> None:
+def test_excluded_episodes_and_older_revisions_are_not_followed() -> None:
     delivery = Delivery(RUN)
     delivery.feed(delivery.observed("a", None), delivery.observed("b", None))
     delivery.tick(3)
@@ -93,7 +93,7 @@ def test_an_excluded_episode_is_followed_no_more_and_an_older_revision_says_noth
     assert {name: row.came for name, row in delivery.state.followed.rows.items()} == {"b": {"reward": 3_001}}
 
 
-def test_rewards_that_are_there_at_once_are_counted_at_once_when_that_is_known() -> None:
+def test_a_history_of_immediate_rewards_ends_the_wait() -> None:
     delivery = Delivery(RUN)
     while delivery.state.head.wait_ms is None:
         for number in range(10):

@@ -20,7 +20,7 @@ from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judg
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_member, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
@@ -148,7 +148,7 @@ def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str
     assert (drop.trajectory_ids, word in drop.detail) == (("t0", "t1", "t2"), True)
 
 
-def test_a_function_that_says_nothing_is_a_missing_score() -> None:
+def test_a_function_without_an_answer_gives_a_missing_score() -> None:
     stepper, _ = judging(component("silent"))
     (drop,) = stepper.feed(closed_group())
     assert (drop.unit, drop.reason) == ("group", "score_missing")
@@ -162,7 +162,7 @@ def test_a_member_without_a_number_leaves_before_the_mean(kind: str, reason: str
     assert [(member.trajectory_id, member.advantage) for member in group.members] == [("t1", -0.5), ("t2", 0.5)]
 
 
-def test_what_is_left_of_a_group_must_still_be_one() -> None:
+def test_the_rest_of_a_group_must_still_be_a_group() -> None:
     stepper, _ = judging(component("one_nan"))
     first, rest = stepper.feed(closed_group(size=2))
     assert (first.unit, first.reason, first.trajectory_ids) == ("trajectory", "score_failed", ("t0",))
@@ -181,7 +181,7 @@ def test_a_member_without_payload_is_dropped_and_a_last_one_is_not_judged() -> N
     ]
 
 
-def test_a_configuration_in_the_log_holds_from_where_it_stands() -> None:
+def test_a_configuration_in_the_log_holds_from_its_place_on() -> None:
     stepper, _ = judging(component("ranks"))
     config = make_config("group-scoring", run_with(component("ranks", weight=10.0)), run_id="main")
     before, after = (out.record for out in stepper.outputs([closed_group("g1"), config, closed_group("g2")]))

@@ -13,7 +13,7 @@ from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_config, make_score
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def grouping(run: dict[str, Any] | None = None, **config: Any) -> Stepper:
@@ -46,7 +46,7 @@ def test_the_same_members_make_the_same_group_in_any_order() -> None:
     assert all(group == groups[0] for group in groups)
 
 
-def test_a_short_group_closes_with_its_window_and_a_lonely_score_is_incomplete() -> None:
+def test_a_window_closes_a_short_group_and_drops_a_lonely_score() -> None:
     stepper = grouping(strategy="by_example")
     stepper.feed(*scores(0.0, 1.0), make_score("alone", 1.0, example_id="x2"))
     assert stepper.tick(599) == []
@@ -74,7 +74,7 @@ def test_a_fixed_grace_makes_scores_wait_alike_however_fast_their_feedback() -> 
         ("all", False, []),
     ],
 )
-def test_an_episode_without_an_end_trains_only_if_it_was_rewarded_after_or_the_run_takes_all(
+def test_an_unfinished_episode_trains_only_if_rewarded_after_or_allowed(
     unfinished: Any, is_after: bool, reasons_of_drops: list[str]
 ) -> None:
     stepper = grouping(run={"filter": FilterConfig(unfinished=unfinished)}, group_size=2, reward_wait_ms=1_000)
@@ -93,7 +93,7 @@ def test_a_killed_episode_waits_for_the_reward_that_comes_after() -> None:
     assert len(only_group(outputs).members) == 2
 
 
-def test_a_killed_episode_with_a_score_of_another_kind_waits_as_long_as_one_without() -> None:
+def test_a_killed_episode_with_an_early_score_waits_for_a_later_reward() -> None:
     stepper = grouping(reward_wait_ms=300_000)
     assert stepper.feed(make_score("killed", 1.0, closed_by="inactivity")) == []
     assert reasons(stepper.tick(300)) == ["unfinished"]
@@ -117,7 +117,7 @@ def test_a_too_large_number_of_an_older_release_drops_its_trajectory_alone(value
     assert [member.trajectory_id for member in only_group(outputs).members] == ["t0", "t1"]
 
 
-def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group() -> None:
+def test_a_revision_to_a_too_large_number_removes_its_member() -> None:
     stepper = grouping()
     (first, second) = scores(0.0, 1.0)
     stepper.feed(first, second)
@@ -189,7 +189,7 @@ def test_a_revision_that_belongs_elsewhere_is_refused_and_changes_nothing(
         ({"labels": {}}, "not_targeted"),
     ],
 )
-def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], reason: str) -> None:
+def test_an_incomparable_score_leaves_before_the_mean(fields: dict[str, Any], reason: str) -> None:
     chosen = FilterConfig(tasks=("play",), labels={"env": "prod"})
     stepper = grouping({"filter": chosen}, max_history_tokens=100)
     labelled: dict[str, Any] = {"labels": {"env": "prod"}}
@@ -241,7 +241,7 @@ def test_an_explicit_group_closes_at_its_declared_size_and_takes_no_more() -> No
     assert reasons(stepper.feed(make_score("t9", 1.0, **named))) == ["group_closed"]
 
 
-def test_by_prompt_groups_across_examples() -> None:
+def test_strategy_by_prompt_groups_across_examples() -> None:
     stepper = grouping(strategy="by_prompt", group_size=2)
     group = only_group(stepper.feed(make_score("a", 0.0, example_id="x1"), make_score("b", 1.0, example_id="x2")))
     assert group.group_key == "prompt:play:prompt"
@@ -269,7 +269,7 @@ def test_a_configuration_of_the_run_holds_from_its_record_on() -> None:
     assert group.config_hash == smaller.config_hash()
 
 
-def test_marks_are_forgotten_in_the_end() -> None:
+def test_old_groups_leave_no_marks_behind() -> None:
     stepper = grouping(group_size=2)
     stepper.feed(*scores(0.0, 1.0), make_score("t9", 0.0, group_id="g", group_size=1))
     stepper.tick(48 * 3600)

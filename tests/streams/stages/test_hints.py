@@ -14,7 +14,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_excluded, make_score, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.stages.test_next_turn import ATTACKS, Flow, Judge, judge_words, one_turn_episode, spoken
 
 HINT = "Name the parcel team."
@@ -36,7 +36,7 @@ def test_the_judge_writes_how_a_bad_answer_should_have_been() -> None:
     assert "hint, then one short instruction" in judge.calls[0][0]["content"]
 
 
-def test_without_the_option_the_judge_is_not_asked_for_a_hint_and_none_is_taken() -> None:
+def test_without_the_option_the_judge_gives_no_hint() -> None:
     judge = Judge(WRITES_HINTS)
     score, *_ = judge_words(judge, REPLY)
     assert (score.value, hints_of(score)) == (0.0, [(True, "")])
@@ -50,7 +50,7 @@ def test_a_hint_of_an_answer_that_is_not_bad_is_not_taken(verdict: str) -> None:
 
 
 @pytest.mark.parametrize("reply", ["{code} bad 0.9", "hint: Be kind.\n{code} bad 0.9", "{code} hint\n{code} bad 0.9"])
-def test_a_judge_that_writes_no_hint_with_its_code_leaves_it_to_the_users_words(reply: str) -> None:
+def test_a_judge_without_a_hint_leaves_the_users_words_as_the_hint(reply: str) -> None:
     score, *_ = judge_words(Judge(reply), REPLY, hint="judge")
     assert hints_of(score) == [(True, "")]
 
@@ -78,7 +78,7 @@ def test_a_hint_is_written_once_however_often_rewards_change() -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_judge_that_repeats_its_user_as_a_hint_passes_on_no_code_and_no_second_line(attack: str) -> None:
+def test_a_hint_that_repeats_the_user_carries_no_code_or_second_line(attack: str) -> None:
     plain = attack.replace("{", "").replace("}", "")
     score, *_ = judge_words(Judge("{code} hint " + plain + " {code}\n{code} bad 0.9"), attack, hint="judge")
     ((is_hint, hint),) = hints_of(score) or [(False, "")]
@@ -126,7 +126,7 @@ def test_a_reward_function_of_a_user_may_give_hints_too() -> None:
     assert hints_of(scored_by(" Be\nshorter.\x00 ")) == [(True, "Be shorter.")]
 
 
-def test_a_hint_that_is_no_text_fails_its_component() -> None:
+def test_a_hint_that_is_not_text_fails_its_component() -> None:
     score = scored_by(7)
     assert score.outcome == "failed"
     assert "a hint that is no text: 7" in (score.error or "")
@@ -158,7 +158,7 @@ def test_a_group_names_where_a_judges_hint_is_and_does_not_repeat_it(strategy: A
     assert not any(HINT.encode() in encode(group) for group in groups)
 
 
-def test_a_revision_names_its_own_record_and_words_without_a_hint_name_none() -> None:
+def test_a_revision_with_a_hint_names_its_own_record() -> None:
     config = RunConfig(grouping=GroupingConfig(strategy="by_example", group_size=2, reward_grace_ms=1_000))
     stepper = Stepper(GroupingStage(config))
     stepper.tick()

@@ -55,7 +55,7 @@ def test_a_token_boundary_is_never_crossed() -> None:
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=6))
-def test_every_turn_stands_in_one_history_after_its_whole_prompt(turns: list[tuple[list[int], list[int]]]) -> None:
+def test_every_turn_is_in_one_history_after_its_whole_prompt(turns: list[tuple[list[int], list[int]]]) -> None:
     records = [make_turn(prompt=prompt, completion=completion) for prompt, completion in turns]
     tokens_by_turn = {}
     for history in merge(enumerate(records)):
@@ -87,7 +87,7 @@ LOGPROBS = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -8191.9, -81
 
 
 @given(st.lists(LOGPROBS, min_size=1, max_size=5))
-def test_logprobs_are_refused_by_their_bytes_exactly_where_their_numbers_are_none(values: list[float]) -> None:
+def test_packed_logprobs_are_refused_exactly_if_a_value_is_invalid(values: list[float]) -> None:
     packed = array("f", values)
     real = all(math.isfinite(value) and -9999.0 < value <= 0 for value in packed) and math.isfinite(sum(packed))
     turn = replace(make_turn(completion=[1] * len(values)), logprobs=packed.tobytes())

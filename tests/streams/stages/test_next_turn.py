@@ -15,7 +15,7 @@ from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_alias, make_closed, make_ended, make_excluded, make_reward, make_started, make_turn
-from tests.stepping import Stepper, kinds
+from tests.stepper import Stepper, kinds
 
 SETTINGS = AssemblyConfig(late_horizon_ms=100_000, silence_ms=20_000)
 RULES = (RewardConfig(type="next_turn", name="next"),)
@@ -187,7 +187,7 @@ def test_turns_within_an_episode_are_answered_by_its_own_messages() -> None:
     assert revised.value == pytest.approx(0.5)
 
 
-def test_a_revision_in_the_batch_of_its_trajectory_keeps_what_the_trajectory_says() -> None:
+def test_a_revision_in_one_batch_keeps_the_replies_of_its_trajectory() -> None:
     flow = Flow()
     first = make_turn("e1", 1, text="BILLING", added_messages=(Message(role="user", content="where is my parcel"),))
     second = make_turn("e1", 2, text="DELIVERY", added_messages=(Message(role="user", content="no, the parcel!"),))
@@ -301,7 +301,7 @@ def test_a_judge_that_repeats_its_user_has_given_no_verdict(attack: str) -> None
     assert (score.outcome, score.value) == ("failed", None)
 
 
-def test_what_the_scores_hold_is_a_function_of_the_log() -> None:
+def test_the_scores_are_a_function_of_the_log() -> None:
     def run(*, restoring: bool) -> list[Any]:
         flow = Flow(restoring=restoring)
         flow.say(spoken("c1", "e1", "where is my parcel"))
@@ -315,7 +315,7 @@ def test_what_the_scores_hold_is_a_function_of_the_log() -> None:
     assert [score.value for score in plain] == [None, 0.0, None, None]
 
 
-def test_trajectories_without_words_are_as_before() -> None:
+def test_trajectories_without_words_have_no_reward() -> None:
     flow = Flow((RewardConfig(),))
     (trajectory,) = flow.assembly.feed(make_started("e1"), make_turn("e1"), make_ended("e1", 2), make_closed("e1", 3))
     assert isinstance(trajectory, Trajectory)

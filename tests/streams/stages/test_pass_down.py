@@ -14,7 +14,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_excluded, make_reward
 from tests.examples import count_examples
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 ROOT = make_episode("root", reward=None)
 
@@ -77,7 +77,8 @@ def test_a_report_on_a_turn_of_the_root_stays_there() -> None:
     assert last_rewards(outputs)["c1"] == {}
 
 
-def test_a_late_child_gets_the_reward_at_once_and_the_others_their_new_share_with_the_next_tick() -> None:
+def test_the_next_tick_gives_a_late_childs_siblings_their_new_share() -> None:
+    """The late child gets its share at once."""
     stepper = assembling(reward="split", restoring=True)
     assert last_rewards(stepper.feed(*child("c1"), *ROOT, root_reward()))["c1"] == {"reward": 1.0}
     assert last_rewards(stepper.feed(*child("c2"))) == {"c2": {"reward": 0.5}}
@@ -98,7 +99,7 @@ def test_a_reward_taken_back_from_the_root_is_taken_back_from_its_children() -> 
     assert last_rewards(stepper.tick(1)) == {"root": {}, "c1": {}}
 
 
-def test_an_excluded_root_passes_nothing_and_an_excluded_child_takes_no_share() -> None:
+def test_an_excluded_root_or_child_has_no_part_in_passed_rewards() -> None:
     stepper = assembling(reward="split")
     stepper.feed(*child("c1"), *child("c2"), *ROOT, root_reward())
     assert last_rewards(stepper.feed(make_excluded("c2", root="root")))["c1"] == {"reward": 1.0}
@@ -163,7 +164,7 @@ def test_the_order_of_arrival_repetition_and_restarts_change_no_reward(
     }
 
 
-def test_a_childs_score_is_that_of_the_reward_passed_down_and_a_replay_makes_the_same() -> None:
+def test_a_replay_gives_a_child_the_same_passed_down_score() -> None:
     def play() -> list[Score]:
         assembled = assembling(reward="inherit").feed(*child("c1"), *ROOT, root_reward(0.75))
         scoring = Stepper(ScoringStage(ScoringConfig(), keep_ms=100_000))

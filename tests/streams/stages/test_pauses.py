@@ -12,7 +12,7 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.builders import make_alias, make_closed, make_ended, make_started, make_turn
-from tests.stepping import Stepper, reasons
+from tests.stepper import Stepper, reasons
 
 SETTINGS = AssemblyConfig(inactivity_ms=30_000, pause_ms=3_600_000, late_horizon_ms=100_000)
 NAME = pause_name("thread/7")
@@ -45,7 +45,7 @@ class Log:
 
 
 @pytest.mark.parametrize("restoring", [False, True])
-def test_what_resumes_an_episode_hours_later_is_a_part_of_it(restoring: bool) -> None:
+def test_an_episode_resumed_hours_later_is_one_trajectory(restoring: bool) -> None:
     log = Log(restoring=restoring)
     assert log.aliases(make_alias(NAME, "e1")) == log.events(*FIRST) == []
     assert log.tick(3_000) == []
@@ -56,7 +56,7 @@ def test_what_resumes_an_episode_hours_later_is_a_part_of_it(restoring: bool) ->
     assert trajectory.partial == ()
 
 
-def test_what_comes_before_its_pause_waits_for_it() -> None:
+def test_events_that_come_before_their_pause_wait_for_it() -> None:
     log = Log()
     assert log.aliases(*RESUMED_EVENTS) == log.events(*FIRST) == []
     (trajectory,) = log.aliases(make_alias(NAME, "e1"))
@@ -86,7 +86,7 @@ def test_an_episode_may_pause_again_under_its_name() -> None:
     assert (trajectory.episode_id, trajectory.closed_by, len(trajectory.turns)) == ("e1", "ended", 2)
 
 
-def test_a_sub_agent_of_what_was_resumed_is_one_of_its_root() -> None:
+def test_a_sub_agent_of_a_resumed_episode_belongs_to_its_root() -> None:
     log = Log()
     log.aliases(make_alias(NAME, "e1"))
     log.events(*FIRST)

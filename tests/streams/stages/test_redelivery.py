@@ -41,7 +41,7 @@ from tests.builders import (
     make_version,
 )
 from tests.examples import count_examples
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.stages.test_scoring import make_revision
 
 RUN = RunConfig(

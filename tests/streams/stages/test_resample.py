@@ -11,7 +11,7 @@ from rollbus.schemas.records.config import GroupingConfig, ResampleConfig, RunCo
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.streams.stages.resample import HOUR_MS, ResampleStage
 from tests.builders import make_config, make_trajectory
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def run_of(attempts: int = 100, **resample: Any) -> RunConfig:
@@ -43,7 +43,7 @@ def test_an_opening_that_comes_once_asks_for_what_its_group_lacks() -> None:
     assert first.useful_until_ms - first.requested_at_ms == 60_000
 
 
-def test_before_the_first_tick_nothing_is_asked_for_since_no_hour_pays() -> None:
+def test_no_attempt_is_requested_before_the_first_tick() -> None:
     stepper = Stepper(ResampleStage(run_of(attempts=3), partitions=1))
     assert stepper.feed(traffic("e1")) == []
     stepper.tick()
@@ -70,7 +70,7 @@ def test_the_same_opening_joins_the_group_and_after_its_window_asks_again() -> N
         {"parent_episode_id": "p"},
     ],
 )
-def test_a_run_that_cannot_use_attempts_asks_for_none(fields: dict[str, Any]) -> None:
+def test_a_run_that_cannot_use_attempts_requests_none(fields: dict[str, Any]) -> None:
     assert asking().feed(traffic("e1", **fields)) == []
 
 
@@ -104,7 +104,7 @@ SAMPLED_TOKENS = 2
 """Tokens that the builders' trajectory sampled; an attempt may sample twice as many unless the run says otherwise."""
 
 
-def test_an_attempt_is_charged_all_it_may_sample_and_gives_back_what_it_left() -> None:
+def test_an_attempt_returns_its_unsampled_tokens_to_the_budget() -> None:
     stepper = asking(run_of(tokens_per_hour=11))
     requests = stepper.feed(traffic("e1"))
     assert [request.max_tokens for request in requests] == [2 * SAMPLED_TOKENS] * 2  # a third is not paid for
@@ -204,7 +204,7 @@ def test_a_budget_in_the_log_applies_from_its_place_and_starts_new_hours() -> No
     assert len(stepper.feed(traffic("e4"))) == 3
 
 
-def test_what_is_remembered_goes_again() -> None:
+def test_the_memory_of_resampling_empties_again() -> None:
     stepper = asking()
     stepper.feed(traffic("e1"))
     stepper.tick(25 * HOUR_MS / 1000)

@@ -23,7 +23,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, ScoringThreads
 from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS, make_config, make_trajectory
-from tests.stepping import Stepper, of_topic, reasons
+from tests.stepper import Stepper, of_topic, reasons
 
 
 async def _hang(trajectory: Trajectory, context: RewardContext) -> float:
@@ -197,7 +197,7 @@ def test_a_number_too_large_to_compute_with_fails_its_own_trajectory(reward: flo
 
 
 @pytest.mark.parametrize("kind", ["raise", "none"])
-def test_a_component_of_weight_0_is_measured_and_never_in_the_way(kind: str) -> None:
+def test_a_component_of_weight_0_is_measured_and_blocks_nothing(kind: str) -> None:
     outputs = scoring(RewardConfig(), component(kind, weight=0.0), component("half", weight=0.0)).feed(
         make_trajectory()
     )
@@ -206,7 +206,7 @@ def test_a_component_of_weight_0_is_measured_and_never_in_the_way(kind: str) -> 
     assert bool(score.error) == (kind == "raise"), "it is written down all the same"
 
 
-def test_a_sample_of_the_trajectories_is_chosen_by_their_ids_and_only_measured() -> None:
+def test_a_component_with_a_share_measures_a_sample_of_trajectories() -> None:
     stepper = scoring(RewardConfig(), component("half", weight=0.0, share=0.3))
     scores = stepper.feed(*(make_trajectory(f"e{number}") for number in range(200)))
     sampled = {score.episode_id for score in scores if "half" in score.components}
@@ -235,7 +235,7 @@ def test_a_missing_reward_is_missing_and_not_zero() -> None:
         *(("nan", "returned nan"), ("text", "not a number"), ("verbose", "not a number")),
     ],
 )
-def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_is_reported(kind: str, word: str) -> None:
+def test_a_misbehaving_function_fails_only_its_own_trajectory(kind: str, word: str) -> None:
     stepper = scoring(RewardConfig(), component(kind))
     outputs = stepper.feed(make_trajectory("e1"))
     assert isinstance(outputs[0], Score)
@@ -245,7 +245,7 @@ def test_a_function_that_misbehaves_fails_its_own_trajectory_only_and_is_reporte
 
 
 @pytest.mark.parametrize("returned", [object(), RewardFunction(_half)])
-def test_what_is_reported_of_a_failure_is_the_same_in_every_process(returned: object) -> None:
+def test_the_report_of_a_failure_is_the_same_in_every_process(returned: object) -> None:
     def raises(trajectory: Trajectory, context: RewardContext) -> float:
         raise ValueError(returned)
 
@@ -306,7 +306,7 @@ def test_scoring_goes_on_for_the_others_after_a_panic(kind: str) -> None:
     assert [reasons(stepper.feed(make_trajectory(name))) for name in ("e1", "e2")] == [["score_failed"]] * 2
 
 
-def test_what_a_function_may_do_with_its_input_is_all_but_changing_it() -> None:
+def test_a_function_may_read_its_input_but_not_change_it() -> None:
     seen: dict[str, Any] = {}
 
     def reads(trajectory: Trajectory, context: RewardContext) -> float:
@@ -415,13 +415,13 @@ def test_a_failed_component_stays_failed_when_rewards_are_revised() -> None:
     assert stepper.feed(make_revision("e1", 1.0))[0].outcome == "failed"
 
 
-def test_an_exclusion_travels_on() -> None:
+def test_an_exclusion_reaches_the_score() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"))
     assert stepper.feed(make_revision("e1", 1.0, excluded=True))[0].excluded
 
 
-def test_the_score_of_an_excluded_trajectory_repeats_nothing_that_the_person_said() -> None:
+def test_the_score_of_an_excluded_trajectory_repeats_no_words() -> None:
     stepper = scoring(RewardConfig(), component("raise"))
     (score, _) = stepper.feed(make_trajectory("e1", labels={"user": "ann"}))
     assert (score.labels, bool(score.error)) == ({"user": "ann"}, True)
@@ -460,7 +460,7 @@ def test_an_unregistered_reward_is_refused_at_the_start() -> None:
         ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)
 
 
-def test_a_reward_of_the_logs_configuration_that_is_not_here_names_where_it_came_from() -> None:
+def test_a_missing_function_of_the_logs_configuration_names_its_origin() -> None:
     stepper = scoring()
     other = ScoringConfig(rewards=(RewardConfig(type="theirs"),))
     with pytest.raises(ConfigurationError, match=r"no function 'theirs'.*The log has this configuration from a worker"):

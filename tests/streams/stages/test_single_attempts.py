@@ -12,7 +12,7 @@ from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping import stage as grouping_stage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_score
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepper import Stepper, kinds, reasons
 
 
 def stepper_of(*, restoring: bool = True, run: dict[str, Any] | None = None, **config: Any) -> Stepper:
@@ -33,7 +33,7 @@ def groups_in(records: list[Any]) -> list[Group]:
     return [record for record in records if isinstance(record, Group)]
 
 
-def test_a_ticket_that_comes_once_is_held_against_what_its_task_earned() -> None:
+def test_a_single_ticket_is_compared_with_the_level_of_its_task() -> None:
     stepper = stepper_of()
     stepper.feed(ticket(0, 0.0), ticket(1, 1.0))
     stepper.tick(1)
@@ -53,7 +53,7 @@ def test_the_first_attempts_of_a_task_wait_until_their_rewards_differ() -> None:
     assert advantages == {"t0": -0.5, "t1": -0.5, "t2": 1.0}
 
 
-def test_first_attempts_with_equal_rewards_have_no_signal_when_the_window_is_over() -> None:
+def test_equal_first_attempts_have_no_signal_when_the_window_ends() -> None:
     stepper = stepper_of()
     stepper.feed(*(ticket(number, 0.1) for number in range(3)))
     assert stepper.tick(599) == []
@@ -85,7 +85,7 @@ def test_a_score_without_a_verdict_holds_up_no_other() -> None:
     assert [group.members[0].trajectory_id for group in groups_in(output_records)] == ["t1", "t3"]
 
 
-def test_of_too_many_waiting_scores_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_of_too_many_waiting_scores_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping_stage, "MOST_WAITING", 2)
     (drop,) = stepper_of().feed(*(ticket(number, None) for number in range(3)))
     assert (drop.reason, drop.trajectory_ids) == ("score_missing", ("t0",))
@@ -132,7 +132,7 @@ def test_attempts_that_come_together_are_one_group_from_the_first() -> None:
         assert (len(group.members), group.closed_by) == (4, "full")
 
 
-def test_a_lonely_attempt_among_groups_is_held_against_what_its_task_earned() -> None:
+def test_a_lonely_attempt_is_compared_with_the_level_of_its_task() -> None:
     stepper = stepper_of(group_size=4)
     stepper.feed(*(make_score(f"e{number}", float(number % 2)) for number in range(4)))
     assert stepper.feed(make_score("alone", 1.0, example_id="x2")) == []
@@ -140,7 +140,7 @@ def test_a_lonely_attempt_among_groups_is_held_against_what_its_task_earned() ->
     assert (group.closed_by, group.members[0].expected_from) == ("single", "task")
 
 
-def test_a_returning_example_is_expected_to_earn_what_it_did() -> None:
+def test_a_returning_example_is_expected_to_earn_its_earlier_reward() -> None:
     stepper = stepper_of()
     stepper.feed(ticket(0, 0.0), ticket(1, 1.0), ticket(2, 0.0))
     stepper.tick(1)

@@ -55,7 +55,7 @@ def test_a_narrow_level_leans_on_the_wider_one_until_it_has_seen_enough() -> Non
     assert (once.value, often.value) == pytest.approx((1 / 3, 0.8))
 
 
-def test_nothing_is_expected_of_what_nothing_is_known_of() -> None:
+def test_nothing_is_expected_of_an_unknown_task() -> None:
     assert expectation([("task", [Level()]), ("opening", []), ("example", [Level()])], 0) is None
 
 
@@ -249,9 +249,7 @@ def excess_variance(every: int, versions_of_step: Callable[[float], int]) -> flo
 
 
 @pytest.mark.parametrize(("every", "most_lost"), [(2, 0.10), (5, 0.05), (10, 0.02)])
-def test_fading_by_versions_loses_little_against_fading_by_how_far_each_step_moved(
-    every: int, most_lost: float
-) -> None:
+def test_fading_by_version_loses_little_against_fading_by_step_size(every: int, most_lost: float) -> None:
     """By movement a reward keeps 95 % over a slow step and 86 % over a fast one: the range of the paper's tracker."""
     by_version = excess_variance(every, lambda _: 1)
     by_movement = excess_variance(every, lambda distance: 3 if distance == FAST else 1)

@@ -17,7 +17,7 @@ from rollbus.streams.stages.grouping.advantages import GroupFrame, make_group, w
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.grouping.turn_credit import divide
 from tests.builders import START_MS, make_score
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 def make_turn_score(
@@ -54,7 +54,7 @@ def by_turn(group: Group) -> dict[str, float]:
     return {turn: value for member in group.members for turn, value in member.turn_advantages.items()}
 
 
-def test_a_turn_gets_its_own_reward_less_what_the_others_turns_earned() -> None:
+def test_a_turns_credit_is_its_reward_minus_the_mean_of_turns() -> None:
     group = make_credit_group(make_turn_score("x", {"a": 1.0, "b": 0.0}), make_turn_score("y", {"a": 0.5}))
     assert by_turn(group) == pytest.approx({"x.a": 0.5, "x.b": -0.5, "x.c": 0.0, "y.a": 0.0, "y.b": 0.0, "y.c": 0.0})
     assert group.has_signal
@@ -70,14 +70,14 @@ def test_a_discount_gives_earlier_turns_their_part() -> None:
     )
 
 
-def test_what_no_turn_earned_alone_reaches_every_turn() -> None:
+def test_the_reward_of_no_single_turn_reaches_every_turn() -> None:
     group = make_credit_group(make_turn_score("x", {"a": 1.0}, rest=1.0), make_turn_score("y", {"a": 1.0}, rest=0.0))
     assert by_turn(group) == pytest.approx(
         {**{f"x.{turn}": 1.0 for turn in "abc"}, **{f"y.{turn}": -1.0 for turn in "abc"}}
     )
 
 
-def test_by_the_mean_of_all_turns_it_is_process_supervision() -> None:
+def test_credit_by_the_mean_of_all_turns_is_process_supervision() -> None:
     """DeepSeekMath: rewards of steps less their mean, by their deviation; a token's advantage is the sum from it on."""
     group = make_credit_group(
         make_turn_score("x", {"a": 1.0, "b": 0.0}),
@@ -92,7 +92,7 @@ def test_by_the_mean_of_all_turns_it_is_process_supervision() -> None:
     )
 
 
-def test_of_one_turn_the_trajectory_has_the_advantage() -> None:
+def test_a_single_turn_leaves_the_advantage_to_the_trajectory() -> None:
     group = make_credit_group(make_turn_score("x", {"a": 1.0}, turns="a"), make_turn_score("y", {"a": 0.0}, turns="a"))
     assert [(member.advantage, member.turn_advantages) for member in group.members] == [(1.0, {}), (-1.0, {})]
 
@@ -114,7 +114,7 @@ def test_unclear_and_measured_rewards_give_no_credit() -> None:
     assert divide(replace(score, turn_rewards=(unclear, measured))).earned == {}
 
 
-def test_a_mean_takes_its_part_out_of_the_rest() -> None:
+def test_the_mean_of_turn_rewards_is_subtracted_from_the_rest() -> None:
     turns = tuple(
         TurnReward(turn_event_id=f"x.{turn}", component="next", value=value, share=0.5, weight=2.0)
         for turn, value in (("a", 1.0), ("b", 0.0))
@@ -123,7 +123,7 @@ def test_a_mean_takes_its_part_out_of_the_rest() -> None:
     assert (credit.rest, credit.earned) == (3.0, {"x.a": 2.0, "x.b": 0.0})
 
 
-def test_a_report_on_a_strange_turn_is_of_the_whole() -> None:
+def test_a_report_on_an_unknown_turn_counts_for_the_trajectory() -> None:
     stray = TurnReward(turn_event_id="elsewhere", component="steps", value=1.0)
     credit = divide(replace(make_turn_score("x", {"a": 1.0}, rest=1.0), turn_rewards=(stray,)))
     assert (credit.rest, credit.earned) == (2.0, {})
@@ -160,7 +160,7 @@ def single(discount: float = 0.0) -> Stepper:
     return stepper
 
 
-def test_single_attempts_hold_each_turn_against_what_turns_earned() -> None:
+def test_single_attempts_compare_each_turn_with_earlier_turns() -> None:
     stepper = single()
     stepper.feed(make_turn_score("x", {"a": 1.0, "b": 1.0}), make_turn_score("y", {"a": 0.0, "b": 0.0}))
     first = [record for record in stepper.tick(1) if isinstance(record, Group)]
@@ -212,6 +212,6 @@ def test_members_that_stay_keep_the_advantages_of_their_turns() -> None:
         ({"credit": "turn", "turn_discount": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         GroupingConfig(**fields)

@@ -20,7 +20,7 @@ def test_a_tick_seen_before_changes_nothing() -> None:
     assert clock.now_ms == START_MS + 5_000
 
 
-def test_a_number_that_leapt_holds_no_later_tick_back() -> None:
+def test_a_leaping_tick_number_holds_back_no_later_tick() -> None:
     clock = Clock()
     assert clock.observe(make_tick(2**53, stream_time_ms=START_MS))
     assert clock.observe(make_tick(1))
@@ -34,7 +34,7 @@ def test_stream_time_never_goes_back() -> None:
     assert clock.now_ms == 2_000
 
 
-def test_what_came_before_the_first_tick_waits_from_that_tick() -> None:
+def test_records_before_the_first_tick_wait_from_that_tick() -> None:
     clock = Clock()
     assert clock.now_ms == 0
     clock.observe(make_tick(0))
@@ -66,7 +66,7 @@ def test_a_configuration_is_taken_up_and_outlives_a_restart() -> None:
     assert restored.value == other
 
 
-def test_a_configuration_that_is_none_changes_nothing() -> None:
+def test_an_invalid_configuration_changes_nothing() -> None:
     applied = Applied(AssemblyConfig())
     record = make_config("assembly", AssemblyConfig())
     with pytest.raises(InvalidRecordError, match="inactivity_ms"):

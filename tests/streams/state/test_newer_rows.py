@@ -13,7 +13,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from tests.builders import make_group, make_reward, make_score, make_tick
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
 UNKNOWN = b"\xc3\x01" + bytes(8)
@@ -45,7 +45,7 @@ def kept_by_a_newer_release(stage: Any, record: Any) -> StagePartition:
     ],
     ids=lambda parameter: getattr(parameter, "name", type(parameter).__name__),
 )
-def test_a_row_that_only_a_newer_release_can_read_makes_no_dead_letter_of_a_tick(stage: Any, record: Any) -> None:
+def test_a_row_of_a_newer_release_turns_no_tick_into_a_dead_letter(stage: Any, record: Any) -> None:
     """What the tick would have closed was never reported again."""
     tick = Raw(9, encode(make_tick(9, stream_time_ms=make_tick(0).stream_time_ms + 10**9)))
     with pytest.raises(ValueError, match=r"unknown schema fingerprint.*run the newer release that wrote it"):

@@ -74,7 +74,7 @@ def test_a_tick_waits_for_the_slowest_partition() -> None:
 
 
 @given(st.permutations([("assembly", number, tick) for number in range(PARTITIONS) for tick in (1, 2, 3)]))
-def test_reports_in_any_order_come_to_the_same(reports: list[tuple[str, int, int]]) -> None:
+def test_reports_in_any_order_give_the_same_watermark(reports: list[tuple[str, int, int]]) -> None:
     marks = watermarks(*NAMES)
     for report in reports:
         marks.note(*report)
@@ -107,5 +107,5 @@ def test_a_run_that_was_removed_holds_up_nothing() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(NO_TICK, 3)))
-def test_a_report_says_in_short_what_it_says_in_full(ticks: dict[int, int]) -> None:
+def test_a_shortened_report_can_be_restored(ticks: dict[int, int]) -> None:
     assert in_full(shortened(ticks)) == ticks

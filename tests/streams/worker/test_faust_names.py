@@ -87,13 +87,13 @@ def test_the_consumer_is_made_by_the_transport_from_its_class() -> None:
     assert "self.callback" in inspect.getsource(consumer.Consumer._drain_messages)
 
 
-def test_the_thread_takes_its_consumer_from_our_method_and_wants_the_assignor() -> None:
+def test_fausts_thread_uses_our_consumer_method_and_an_assignor() -> None:
     assert "_create_worker_consumer" in inspect.getsource(driver.AIOKafkaConsumerThread._create_consumer)
     assert "self._assignor" in inspect.getsource(driver.AIOKafkaConsumerThread)
     assert RangePartitionAssignor.name == "range"
 
 
-def test_partitions_are_paused_before_and_the_signal_sent_last_in_a_rebalance() -> None:
+def test_a_rebalance_pauses_partitions_before_it_sends_its_signal() -> None:
     revoked = inspect.getsource(App._on_partitions_revoked)
     assigned = inspect.getsource(App._on_partitions_assigned)
     assert revoked.index("pause_partitions") < revoked.index("on_partitions_revoked.send")
@@ -111,7 +111,7 @@ def test_streams_are_resumed_then_sought_then_the_flow_begins() -> None:
     assert order == sorted(order)
 
 
-def test_messages_carry_the_generation_and_topics_decode_through_their_schema() -> None:
+def test_faust_messages_have_a_generation_and_decode_by_schema() -> None:
     assert "generation_id" in inspect.signature(ConsumerMessage.__init__).parameters
     assert "compile" in vars(Schema)
     assert "chan.decode" in inspect.getsource(conductor)

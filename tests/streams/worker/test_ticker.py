@@ -51,9 +51,7 @@ def test_a_clock_that_was_set_back_slows_stream_time_and_never_stops_it() -> Non
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=2), st.integers(10, 10_000))
-def test_any_clock_gives_numbers_without_gaps_and_time_at_half_to_twice_the_speed(
-    clocks: list[int], interval_ms: int
-) -> None:
+def test_any_clock_gives_gapless_ticks_at_half_to_twice_the_speed(clocks: list[int], interval_ms: int) -> None:
     ticks = run(clocks, interval_ms)
     for before, after in itertools.pairwise(ticks):
         assert after.number == before.number + 1
@@ -92,7 +90,7 @@ def test_a_stage_that_takes_no_configuration_is_refused_with_those_that_do(stage
         list(config_changes([applied_config(stage)], {}))
 
 
-def test_a_run_without_a_configuration_was_removed_with_all_its_places() -> None:
+def test_a_run_without_a_configuration_is_removed_with_all_its_places() -> None:
     places = ["assembly", "grouping.main", "grouping.old", "curriculum.old", "delivery.old in scores"]
     removed = removed_runs([applied_config("assembly"), applied_config("grouping", run_id="main")], places)
     assert removed == {"old": ["grouping.old", "curriculum.old", "delivery.old in scores"]}
@@ -142,7 +140,7 @@ async def test_an_unexpected_error_does_not_stop_the_clock(
     await ticker.stop()
 
 
-async def test_a_ticker_without_its_changelog_goes_on_from_the_newest_tick_there_is(
+async def test_a_ticker_without_a_changelog_continues_from_the_newest_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A number that the stages know already moves no clock: nothing would close for as long as they have run."""
@@ -262,7 +260,7 @@ async def test_a_configuration_travels_in_front_of_its_tick(monkeypatch: pytest.
     assert log.kinds("scores") == ["ConfigApplied", "Tick", "Tick", "ConfigApplied", "Tick"]
 
 
-async def test_what_other_workers_have_passed_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_passed_ticks_of_other_workers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch)
     rows = TickerLog(SETTINGS)
     for process, partitions in (("one", (0, 1)), ("two", (2, 3))):
@@ -289,7 +287,7 @@ async def test_the_partition_that_holds_up_time_is_named(monkeypatch: pytest.Mon
     assert longest[0] == "time in trajectories for assembly[2] before its first tick"
 
 
-def test_an_idle_namespace_ticks_less_often_and_the_first_record_ends_that() -> None:
+def test_an_idle_namespace_ticks_less_often_until_the_first_record() -> None:
     pace = Pace(1.0)
     pace.begin(now_s=100.0, is_first=False)
     assert pace.due_s(now_s=100.0) == 101.0
@@ -312,7 +310,7 @@ def test_a_tick_states_the_length_of_the_last_tick_within_its_interval(seconds: 
     assert pace.take_tick(now_s=100.0 + seconds) == interval_ms
 
 
-async def test_while_nothing_comes_the_broker_is_asked_seldom() -> None:
+async def test_an_idle_worker_rarely_asks_the_broker() -> None:
     worker = Worker(StreamSettings(), [])
     waits_ms: list[int | None] = []
     worker.apps = [SimpleNamespace(set_patience=waits_ms.append, runners={})]  # type: ignore[list-item]

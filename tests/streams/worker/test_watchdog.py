@@ -41,7 +41,7 @@ def test_the_longest_wait_is_named_while_others_move() -> None:
     assert progress.longest_wait(now_s=5.0) == ("b at 2", 2.0)
 
 
-def test_rows_restored_and_answers_that_come_are_movement() -> None:
+def test_restored_rows_and_incoming_answers_are_movement() -> None:
     progress = StandstillWatch(10.0)
     progress.observe([("a", "7 (after 1 rows or answers)", True)], now_s=0.0)
     assert progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=19.0) == []
@@ -77,7 +77,7 @@ def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
     assert ended.returncode == EXIT_STALLED
 
 
-def test_the_last_words_are_a_line_of_the_log_while_another_thread_holds_its_lock() -> None:
+def test_a_held_log_lock_does_not_stop_the_last_log_line() -> None:
     code = (
         "import logging, threading; from rollbus.cli.log_filter import JsonFormatter; "
         "from rollbus.streams.worker.watchdog import end_process; "

@@ -62,12 +62,12 @@ def require(
     return check.require(turns, base_version=3, most=MOST, model=model, load=lambda _: loaded)
 
 
-def test_turns_of_the_model_itself_are_taken_and_their_difference_is_a_metric(model: nn.Module) -> None:
+def test_turns_of_the_model_itself_pass_with_a_metric_of_difference(model: nn.Module) -> None:
     metrics = require(AgreementCheck(), model, *(make_turn(model, seed=seed) for seed in range(4)))
     assert metrics["source_difference_max"] < 1e-4
 
 
-def test_a_temperature_that_nobody_stated_refuses_the_batch_and_is_found(model: nn.Module) -> None:
+def test_an_unstated_temperature_is_found_and_refuses_the_batch(model: nn.Module) -> None:
     turns = [make_turn(model, seed=seed, temperature=0.5) for seed in range(4)]
     with pytest.raises(
         RejectedError, match=r"producer 'shop' .* version 3 .* agree at temperature 0\.5, .*Nothing was"
@@ -80,7 +80,7 @@ def test_other_weights_under_the_name_of_a_version_refuse_the_batch(model: nn.Mo
         require(AgreementCheck(), model, make_turn(other))
 
 
-def test_the_weights_of_the_version_before_under_a_newer_name_are_named(model: nn.Module, other: nn.Module) -> None:
+def test_an_older_versions_weights_under_a_newer_name_are_named(model: nn.Module, other: nn.Module) -> None:
     with pytest.raises(RejectedError, match=r"recorded from version 3 .* they agree with version 0, .*Nothing was"):
         require(AgreementCheck(), model, make_turn(other), loaded=other)
 
@@ -105,9 +105,7 @@ def test_a_source_that_agreed_is_watched_in_each_later_batch(model: nn.Module, o
         require(check, model, make_turn(other, seed=1))
 
 
-def test_a_source_that_sent_older_versions_alone_is_held_against_their_checkpoint_once(
-    model: nn.Module, other: nn.Module
-) -> None:
+def test_a_source_of_older_versions_is_checked_once_by_their_checkpoint(model: nn.Module, other: nn.Module) -> None:
     check, turns = AgreementCheck(), [make_turn(other, version=2)]
     assert require(check, model, *turns, loaded=other)["source_difference_max"] < 1e-4
     assert require(check, model, *turns, loaded=model) == {}

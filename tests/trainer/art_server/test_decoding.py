@@ -29,7 +29,7 @@ def full_pass(model: nn.Module, token_ids: list[int]) -> Tensor:
 
 
 @torch.inference_mode()
-def test_rows_that_join_and_leave_recorded_steps_get_the_logits_of_a_full_pass(base_model: Path) -> None:
+def test_rows_joining_recorded_steps_get_the_logits_of_a_full_pass(base_model: Path) -> None:
     plain, config = load_model(base_model)
     model, _ = load_model(base_model)
     pool = CachePool(config, 5, device=CPU, dtype=torch.float32)
@@ -48,7 +48,8 @@ def test_rows_that_join_and_leave_recorded_steps_get_the_logits_of_a_full_pass(b
 
 
 @torch.inference_mode()
-def test_a_step_is_recorded_once_for_each_model_and_shape_and_goes_with_its_model(base_model: Path) -> None:
+def test_a_step_is_recorded_once_for_each_model_and_shape(base_model: Path) -> None:
+    """The recordings go when their model goes."""
     model, config = load_model(base_model)
     pool = CachePool(config, 4, device=CPU, dtype=torch.float32)
     pool.attach(model)
@@ -73,5 +74,5 @@ def test_a_step_is_recorded_once_for_each_model_and_shape_and_goes_with_its_mode
     assert len(decoding._steps) == 1
 
 
-def test_sizes_are_rounded_up_to_powers_of_two_within_what_there_is() -> None:
+def test_sizes_are_rounded_up_to_powers_of_two_within_the_limit() -> None:
     assert [round_up(count, 48) for count in (1, 2, 3, 5, 33, 48)] == [1, 2, 4, 8, 48, 48]

@@ -197,7 +197,7 @@ async def test_streamed_text_and_log_probs_are_those_of_the_answer(client: opena
     assert {chunk.model for chunk in chunks} == {"agent@1"}
 
 
-def test_a_token_of_half_a_character_has_its_bytes_and_begins_where_the_character_does(served: ServedModel) -> None:
+def test_a_token_of_half_a_character_has_its_bytes_and_offset(served: ServedModel) -> None:
     text = "é→漢😀 say\n"
     token_ids = tuple(served.tokenizer.encode(text))
     request = ChatRequest.model_validate({"model": "agent", "messages": MESSAGES, "logprobs": True})
@@ -228,7 +228,7 @@ async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, se
     assert by_text.choices[0].logprobs is not None
 
 
-async def test_a_prompt_is_scored_with_the_log_probs_that_sampling_it_gave_and_by_every_version(
+async def test_scoring_a_prompt_gives_the_log_probs_of_its_sampling(
     client: openai.AsyncOpenAI, served: ServedModel, url: str
 ) -> None:
     """As vLLM does it: `echo`, and nothing more is sampled. Prompts that share beginnings are scored whole."""
@@ -297,7 +297,7 @@ async def test_a_prompt_is_scored_in_one_way_only(client: openai.AsyncOpenAI, ch
         ({"messages": [{"role": "user", "content": "choose " * 200}]}, 400, "messages"),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_by_name(
+async def test_an_unanswerable_field_is_refused_by_name(
     url: str, changed: dict[str, Any], status: int, param: str
 ) -> None:
     body = {"model": "agent", "messages": MESSAGES, "max_tokens": 2} | changed
@@ -347,17 +347,17 @@ def test_an_option_that_changes_nothing_is_taken() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[1, 2], []]])
-async def test_an_empty_prompt_is_told_as_such(client: openai.AsyncOpenAI, prompt: Any) -> None:
+async def test_an_empty_prompt_is_refused(client: openai.AsyncOpenAI, prompt: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="a prompt is empty"):
         await client.completions.create(model="agent", prompt=prompt, max_tokens=2)
 
 
-async def test_more_answers_than_can_wait_are_refused_by_their_number(client: openai.AsyncOpenAI) -> None:
+async def test_too_many_answers_for_the_queue_are_refused_by_their_number(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="100 prompts, 100 times each; 4096 answers are the most"):
         await client.completions.create(model="agent", prompt=["a"] * 100, n=100, max_tokens=1)
 
 
-async def test_null_is_as_good_as_left_out(url: str) -> None:
+async def test_a_null_field_counts_as_absent(url: str) -> None:
     optional = (
         "n",
         "temperature",
@@ -376,7 +376,7 @@ async def test_null_is_as_good_as_left_out(url: str) -> None:
     assert (answer.status_code, len(answer.json()["choices"])) == (200, 1)
 
 
-async def test_what_is_not_served_is_told_in_openais_shape_too(client: openai.AsyncOpenAI) -> None:
+async def test_an_unserved_path_is_refused_in_openais_shape(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="/v1/embeddings is not answered here"):
         await client.embeddings.create(model="agent", input="a")
 
@@ -417,9 +417,7 @@ async def test_metrics_count_requests(url: str) -> None:
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
-    served: ServedModel, path: str, streaming: bool
-) -> None:
+async def test_a_request_ends_when_its_client_hangs_up(served: ServedModel, path: str, streaming: bool) -> None:
     sampler = EndlessSampler(served.sampler)
     model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)
     body = {"model": "agent", "messages": MESSAGES, "prompt": "choose", "stream": streaming, "max_tokens": 9, "n": 3}
@@ -435,9 +433,7 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
-async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_given_up(
-    served: ServedModel, path: str
-) -> None:
+async def test_a_request_ends_when_its_client_leaves_before_the_stream(served: ServedModel, path: str) -> None:
     sampler, lookup_may_end, lookup_began = EndlessSampler(served.sampler), threading.Event(), threading.Event()
 
     def find_version(version: int) -> bool:
@@ -459,7 +455,7 @@ async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_give
 
 
 @pytest.mark.parametrize(("failure", "status"), [(UnavailableError, 503), (ConfigurationError, 500)])
-async def test_a_version_that_cannot_be_read_now_is_told_with_its_remedy(
+async def test_a_version_that_cannot_be_read_now_is_refused_with_a_remedy(
     served: ServedModel, failure: type[Exception], status: int
 ) -> None:
     def find_version(version: int) -> bool:
@@ -472,7 +468,7 @@ async def test_a_version_that_cannot_be_read_now_is_told_with_its_remedy(
     assert answer.json()["error"]["message"] == "version 7 ran out of memory; use a smaller model"
 
 
-async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: ServedModel) -> None:
+async def test_many_requests_for_a_version_on_disk_hold_up_no_other(served: ServedModel) -> None:
     """It is looked for once, however many ask, so that threads are left for others' long prompts."""
     lookups, lookup_may_end = threading.Semaphore(0), threading.Event()
 
@@ -505,9 +501,7 @@ class BytesTokenizer:
 
 
 @pytest.mark.parametrize(("text", "stop", "answer"), [("ok结束", "结束", "ok"), ("ok结果", "结束", "ok结果")])
-def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_tokens(
-    text: str, stop: str, answer: str
-) -> None:
+def test_streaming_holds_back_a_stop_string_of_multi_token_characters(text: str, stop: str, answer: str) -> None:
     request = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
     stream = _ChoiceStream(request, BytesTokenizer(), "answer", 0)
     token_ids = tuple(text.encode())

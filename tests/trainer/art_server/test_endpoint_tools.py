@@ -112,7 +112,9 @@ def test_without_tools_or_with_none_to_choose_the_text_is_left_alone(client: ope
         ({"extra_body": {"guided_json": {}, "guided_regex": "a"}}, "guided_regex"),
     ],
 )
-def test_what_would_force_tokens_is_refused_by_name(client: openai.OpenAI, changed: dict[str, Any], param: str) -> None:
+def test_an_option_that_would_force_tokens_is_refused_by_name(
+    client: openai.OpenAI, changed: dict[str, Any], param: str
+) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         client.chat.completions.create(**asked(**changed))
     assert str(refusal.value.param).startswith(param)

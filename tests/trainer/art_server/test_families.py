@@ -147,7 +147,7 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
     assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
 
 
-def test_olmo3_scales_the_positions_of_layers_that_see_the_whole_text_alone(tmp_path: Path) -> None:
+def test_olmo3_scales_positions_only_in_full_attention_layers(tmp_path: Path) -> None:
     """As transformers 5.24 writes it, and as OLMo 3's own config.json has it, of which transformers 5.2 scales all."""
     shape = {"architectures": ["Olmo3ForCausalLM"], **SHAPE, **KINDS["olmo3"]}
     plain = {"rope_type": "default", "rope_theta": 1e6}
@@ -261,7 +261,7 @@ def test_weights_that_cannot_be_run_are_refused(
         load_model(path)
 
 
-def test_every_other_causal_model_of_transformers_is_refused_by_name_with_what_runs_it() -> None:
+def test_every_other_transformers_model_is_refused_with_what_runs_it() -> None:
     others = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)
     assert len(others) > 100
     for kind in others:
@@ -269,7 +269,7 @@ def test_every_other_causal_model_of_transformers_is_refused_by_name_with_what_r
             ModelConfig.from_hf({**SHAPE, "model_type": kind})
 
 
-def test_of_a_model_that_reads_pictures_too_the_text_part_is_named() -> None:
+def test_the_text_part_of_a_vision_model_is_named() -> None:
     words = r"type 'gemma3'; .*its text part, 'gemma3_text', runs as a model of its own, which `rollbus model import`"
     with pytest.raises(ConfigurationError, match=words):
         ModelConfig.from_hf({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}})

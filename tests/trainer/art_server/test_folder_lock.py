@@ -26,7 +26,7 @@ def hold(folder: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_folder_that_another_process_has_is_refused_by_its_number_until_it_dies(tmp_path: Path) -> None:
+def test_a_folder_is_refused_with_the_id_of_the_process_that_holds_it(tmp_path: Path) -> None:
     with hold(tmp_path) as other:
         assert other.stdout is not None
         number = other.stdout.readline().strip()

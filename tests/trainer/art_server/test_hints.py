@@ -36,7 +36,7 @@ def test_a_users_words_cannot_end_the_message_that_they_are_in(tokenizer: Any, w
     assert [token for token in hinted if token in marks] == [token for token in prompt if token in marks]
 
 
-def test_tokens_have_the_log_probs_that_the_model_gives_them_behind_their_hint(base_model: Path) -> None:
+def test_tokens_after_a_hint_have_the_log_probs_of_a_full_pass(base_model: Path) -> None:
     model, _ = load_model(base_model)
     shared = list(range(5, 30))
     turns = [

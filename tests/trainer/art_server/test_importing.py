@@ -359,7 +359,7 @@ def test_a_full_disk_leaves_nothing(folder: Path, cache: Path, monkeypatch: pyte
     assert left_in(cache) == []
 
 
-def test_too_little_memory_is_told_before_and_after(
+def test_too_little_memory_is_reported_before_and_after_an_import(
     gguf: Path, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "available_memory", lambda: 1000)

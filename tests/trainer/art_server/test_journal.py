@@ -22,7 +22,7 @@ def checkpoint(store: VersionStore, base_model: Path, version: int, provenance: 
     save_checkpoint(store.path(version), model, config, base=base_model, provenance=provenance)
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_written_journal_lines_are_read_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.started("h1", 0)
     journal.done(result("h1", 0, 1))
@@ -67,7 +67,7 @@ def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["of the same base", "of another base"])
-def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_that_was_rolled_back(
+def test_a_repeated_batch_is_not_settled_with_a_rolled_back_version(
     base_model: Path, tmp_path: Path, recorded: bool
 ) -> None:
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
@@ -87,9 +87,8 @@ def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_th
     assert Journal(tmp_path / "journal.jsonl").head == 0
 
 
-def test_a_batch_whose_checkpoint_exists_is_settled_with_it_and_trained_again_after_a_rollback_with_its_second_one(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_batch_is_settled_with_the_checkpoint_of_its_last_attempt(base_model: Path, tmp_path: Path) -> None:
+    """After a rollback it trains again, and its second checkpoint settles it."""
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})
     for version in (1, 2):
@@ -119,7 +118,7 @@ def test_an_update_that_serves_moves_head_and_serving_at_once(tmp_path: Path) ->
     assert (again.serving, again.head) == (1, 2)
 
 
-def test_a_batch_left_open_takes_nothing_back_that_the_head_has_moved_on_to(base_model: Path, tmp_path: Path) -> None:
+def test_an_open_batch_does_not_move_a_later_head_back(base_model: Path, tmp_path: Path) -> None:
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})
     journal.started("h1", 0)

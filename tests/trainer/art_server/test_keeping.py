@@ -61,8 +61,8 @@ def test_a_canary_stays_although_it_is_neither_served_to_all_nor_trained_on(tmp_
     assert service.store.numbers() == [0, 2, 3, 5, 6]
 
 
-def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(tmp_path: Path) -> None:
-    """A crash there starts again with what the journal says."""
+def test_the_version_that_serves_by_the_journal_is_not_removed(tmp_path: Path) -> None:
+    """After a crash before the next line of the journal, the service starts with this version."""
     keeping, service, journal = make_keeping(tmp_path, serving=2, head=6)
     service.serving = 4
     keeping.retire(reference=0)
@@ -70,7 +70,7 @@ def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(
     assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_what_was_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
+def test_the_version_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
     keeping, service, _ = make_keeping(tmp_path, serving=2, head=6)
     keeping.serve(6)
     keeping.retire(reference=0)
@@ -78,7 +78,7 @@ def test_what_was_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal.jsonl").served_before == 2
 
 
-def test_what_only_an_earlier_version_needed_goes_when_another_serves(tmp_path: Path) -> None:
+def test_versions_needed_only_by_an_earlier_one_go_when_another_serves(tmp_path: Path) -> None:
     keeping, service, _ = make_keeping(tmp_path, serving=3, head=6)
     keeping.serve(4)
     assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6], "no update has said what its KL penalty refers to"
@@ -90,7 +90,7 @@ def test_what_only_an_earlier_version_needed_goes_when_another_serves(tmp_path: 
     assert service.store.numbers() == [0, 4, 5, 6]
 
 
-def test_what_the_journal_has_as_serving_takes_no_second_line(tmp_path: Path) -> None:
+def test_serving_the_version_of_the_journal_writes_no_second_line(tmp_path: Path) -> None:
     keeping, service, _ = make_keeping(tmp_path, serving=6, head=6)
     journal_bytes = (tmp_path / "journal.jsonl").read_bytes()
     service.serving = 5
@@ -136,7 +136,7 @@ def test_a_version_without_a_checkpoint_is_not_served(tmp_path: Path) -> None:
     assert (service.serving, journal.serving) == (6, 6)
 
 
-def test_a_client_that_asks_for_removal_keeps_what_something_stands_on(tmp_path: Path) -> None:
+def test_a_removal_by_a_client_keeps_versions_that_others_need(tmp_path: Path) -> None:
     keeping, service, _ = make_keeping(tmp_path, serving=3, head=6, newest=None)
     keeping.keep_only([1])
     assert service.store.numbers() == [0, 1, 2, 3, 5, 6]

@@ -34,9 +34,7 @@ class TestArtLocal(BackendContract):
         yield local_backend
         await local_backend.close()
 
-    async def test_a_batch_that_waits_behind_another_can_be_canceled_and_submitted_again(
-        self, backend: ArtLocal
-    ) -> None:
+    async def test_a_waiting_batch_can_be_canceled_and_submitted_again(self, backend: ArtLocal) -> None:
         first, second = make_request(0), make_request(0)
         async with backend.updates_held():
             await backend.submit(first)
@@ -49,7 +47,7 @@ class TestArtLocal(BackendContract):
         again = replace(second, base_version=1)
         assert await submit_and_wait(backend, again) == 2
 
-    async def test_a_result_that_could_not_be_written_down_is_taken_from_its_checkpoint(
+    async def test_a_result_missing_from_the_journal_is_read_from_its_checkpoint(
         self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(_: TrainResult) -> None:
@@ -98,9 +96,7 @@ class TestArtLocal(BackendContract):
         metrics = backend.service.store.provenance(2)["result"]["metrics"]
         assert metrics["reference_kl"] > 0
 
-    async def test_a_batch_whose_advantages_are_all_zero_is_refused_and_leaves_no_version(
-        self, backend: ArtLocal
-    ) -> None:
+    async def test_a_batch_with_only_zero_advantages_is_refused(self, backend: ArtLocal) -> None:
         request = make_request(0)
         trajectories = tuple(replace(trajectory, advantage=0.0, reward=1.0) for trajectory in request.trajectories)
         flat = replace(request, trajectories=trajectories[:1], config=TrainConfig(advantages="art"))

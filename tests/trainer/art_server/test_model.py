@@ -82,20 +82,18 @@ def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: 
         ({"num_key_value_heads": 0}, "contradicts itself"),
     ],
 )
-def test_a_config_that_cannot_be_right_is_told(changed: dict[str, Any], says: str) -> None:
+def test_an_impossible_config_is_refused(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         ModelConfig.from_hf(SMALL.to_hf() | changed)
 
 
-def test_a_config_that_is_no_object_is_told(tmp_path: Path) -> None:
+def test_a_config_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigurationError, match=r"config\.json must be a JSON object, not a list"):
         read_config(tmp_path)
 
 
-def test_a_checkpoint_takes_config_and_tokenizer_of_its_base_and_no_other_weights(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_copies_no_other_weights_from_its_base(base_model: Path, tmp_path: Path) -> None:
     """Model repositories hold the same weights in several formats, and trainers leave their state beside them."""
     base = shutil.copytree(base_model, tmp_path / "base")
     others = ["pytorch_model.bin", "pytorch_model.bin.index.json", "model-q4.gguf", "optimizer.pt", "rng_state.pth"]
@@ -146,7 +144,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(
         load_tokenizer(tmp_path / "nowhere")
 
 
-def test_a_tokenizer_without_a_token_that_ends_is_told(base_model: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_without_an_end_token_is_refused(base_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "endless"
     shutil.copytree(base_model, path)
     tokenizer_config = json.loads((path / "tokenizer_config.json").read_text())

@@ -21,13 +21,13 @@ def test_the_defaults_are_arts() -> None:
     assert (config.loss, config.epsilon, config.epsilon_high, config.dual_clip) == ("ppo", 0.2, 0.2, None)
 
 
-def test_a_client_chooses_how_rewards_become_advantages_and_anything_about_packing_changes_nothing() -> None:
+def test_a_client_can_choose_its_advantages_but_not_the_packing() -> None:
     assert read_client_config({}, {})[1] == ArtAdvantages(scale_rewards=True, balance=0.0)
     chosen = read_client_config({}, {"scale_rewards": False, "advantage_balance": 0.3, "packed_sequence_length": 64})[1]
     assert chosen == ArtAdvantages(scale_rewards=False, balance=0.3)
 
 
-def test_a_truncated_correction_is_taken_with_the_proximal_policy_that_it_needs() -> None:
+def test_a_truncated_correction_is_accepted_with_its_proximal_policy() -> None:
     config = settings(truncated_importance_sampling=1.5, precalculate_logprobs=True)
     assert (config.importance_correction, config.importance_cap) == ("token_truncate", 1.5)
     plain_config = settings(truncated_importance_sampling=None, precalculate_logprobs=False)
@@ -39,7 +39,7 @@ def test_the_reference_of_the_penalty_is_the_one_named() -> None:
     assert (config.kl_coefficient, config.kl_estimator, config.kl_reference_version) == (0.1, "k1", 2)
 
 
-def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_model() -> None:
+def test_beta_of_earlier_releases_is_a_kl_penalty_to_the_base_model() -> None:
     config = settings(beta=0.04)
     assert (config.kl_coefficient, config.kl_estimator, config.kl_reference_version) == (0.04, "k3", 0)
     assert settings(beta=0.0).kl_coefficient == 0
@@ -61,7 +61,7 @@ def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_
         ({"truncated_importance_sampling": 2.0}, {}, "truncated_importance_sampling without precalculate_logprobs"),
     ],
 )
-def test_what_this_service_would_not_do_is_refused(
+def test_an_unsupported_client_setting_is_refused(
     dev_config: dict[str, Any], config: dict[str, Any], refusal: str
 ) -> None:
     with pytest.raises(RejectedError, match=refusal):

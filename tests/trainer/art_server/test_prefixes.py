@@ -75,7 +75,7 @@ def test_an_episodes_next_turn_goes_on_from_the_last(sampler: Sampler, base_mode
     assert sampler.reused_tokens == len(first) + len(answer.token_ids) - 1, "the last token was sampled and never read"
 
 
-def test_the_same_question_again_reads_one_token(sampler: Sampler, base_model: Path) -> None:
+def test_a_repeated_question_reads_one_token(sampler: Sampler, base_model: Path) -> None:
     prompt = [*SYSTEM, *QUESTIONS[0]]
     answers = [*ask(sampler, prompt), *ask(sampler, prompt)]
     assert answers[0].token_ids == answers[1].token_ids
@@ -83,7 +83,7 @@ def test_the_same_question_again_reads_one_token(sampler: Sampler, base_model: P
     assert sampler.reused_tokens == len(prompt) - 1
 
 
-def test_another_version_reads_for_itself(sampler: Sampler, base_model: Path) -> None:
+def test_a_version_reads_no_prefix_of_another(sampler: Sampler, base_model: Path) -> None:
     sampler.load(1, load_model(base_model)[0])
     prompt = [*SYSTEM, 9]
     ask(sampler, prompt)
@@ -91,7 +91,7 @@ def test_another_version_reads_for_itself(sampler: Sampler, base_model: Path) ->
     assert sampler.reused_tokens == 0
 
 
-def test_a_prompt_as_long_as_the_context_beside_a_short_one(sampler: Sampler, base_model: Path) -> None:
+def test_a_prompt_as_long_as_the_context_works_beside_a_short_one(sampler: Sampler, base_model: Path) -> None:
     """Padding of the shorter ending would lie beyond the context."""
     longest = sampler.config.max_tokens
     ask(sampler, [*SYSTEM, 3])
@@ -108,7 +108,7 @@ tokens = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), tokens), max_size=12), tokens, st.integers(0, 1))
-def test_what_is_found_is_held_and_as_long_as_any(
+def test_a_found_prefix_is_held_and_as_long_as_any_other(
     changes: list[tuple[int, int, list[int]]], prompt: list[int], version: int
 ) -> None:
     index, rows = PrefixIndex(), dict[int, tuple[int, list[int]]]()

@@ -35,7 +35,7 @@ def test_without_a_limit_nothing_goes() -> None:
     st.integers(0, 20),
     st.lists(st.integers(0, 20), unique=True, min_size=1),
 )
-def test_what_is_served_or_trained_on_stays_and_so_do_their_parents(
+def test_served_and_trained_versions_stay_with_their_parents(
     newest: int, every: int | None, serving: int, head: int, versions: list[int]
 ) -> None:
     gone = set(expendable(versions, CHAIN, Retention(newest, every), in_use=(serving, head)))
@@ -64,7 +64,7 @@ def test_the_lineage_outlives_the_checkpoints(tmp_path: Path) -> None:
     assert store.provenance(4)["batch_hash"] == "b4"
 
 
-def test_where_a_version_came_from_is_read_once_however_long_the_lineage(tmp_path: Path) -> None:
+def test_the_origin_of_each_version_is_read_only_once(tmp_path: Path) -> None:
     store = store_of(tmp_path, 4)
     assert store.lineage(3) == [3, 2, 1, 0]
     for version in range(4):
@@ -86,7 +86,7 @@ def test_a_crash_between_rename_and_removal_is_cleaned_up(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("changes", [{}, {"keep_checkpoints": None, "keep_every": 3}])
-def test_both_services_of_a_model_keep_the_same_by_default_and_by_the_same_settings(changes: dict[str, Any]) -> None:
+def test_both_model_services_have_the_same_retention_settings(changes: dict[str, Any]) -> None:
     server = Settings.model_validate({"art_server": changes}).art_server_settings(Path("base"))
     local = ArtLocalBackend(type="art-local", base_model=Path("base"), directory=Path("art"), **changes)
     retention = Retention(20, 50) if not changes else Retention(None, 3)

@@ -224,7 +224,7 @@ def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
 
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 @pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-40, 1e-5])
-def test_next_to_no_temperature_takes_the_most_probable_token(temperature: float, mode: Any) -> None:
+def test_a_tiny_temperature_takes_the_most_probable_token(temperature: float, mode: Any) -> None:
     logits = torch.tensor([[0.5, 3.0, -20.0]])
     chosen = choose(
         logits, torch.tensor([temperature]), torch.ones(1), torch.full((1,), 0.99), nucleus=False, mode=mode
@@ -243,7 +243,7 @@ def test_sampling_follows_the_distribution_at_its_temperature() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_processed_logprobs_are_what_the_update_recomputes_at_that_temperature(
+def test_the_update_recomputes_processed_logprobs_at_their_temperature(
     base_model: Path, tokenizer: Any, temperature: float
 ) -> None:
     model, config = load_model(base_model)
@@ -260,9 +260,7 @@ def test_processed_logprobs_are_what_the_update_recomputes_at_that_temperature(
     assert torch.allclose(torch.tensor(answer.logprobs), scores.logprobs_N, atol=1e-4)
 
 
-def test_a_token_that_the_tokenizer_lacks_is_never_sampled_and_has_no_probability(
-    base_model: Path, tokenizer: Any
-) -> None:
+def test_a_token_outside_the_tokenizer_has_no_probability(base_model: Path, tokenizer: Any) -> None:
     """Vocabularies are padded: rows beyond the tokenizer's ids mean nothing."""
     _, config = load_model(base_model)
     few = replace(config, known_tokens=100)

@@ -63,7 +63,7 @@ class Watching(TorchService):
         self.seen_early = self.store.path(version).exists()
 
 
-def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp_path: Path) -> None:
+def test_new_weights_answer_before_their_version_is_visible(base_model: Path, tmp_path: Path) -> None:
     torch_service = Watching(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
     step(torch_service)
     assert torch_service.seen_early is False
@@ -83,9 +83,8 @@ class Threads(TorchService):
         return super()._step(sequences, plan)
 
 
-async def test_all_updates_run_in_one_thread_since_each_keeps_the_memory_it_computed_with(
-    base_model: Path, tmp_path: Path
-) -> None:
+async def test_all_updates_run_in_one_thread(base_model: Path, tmp_path: Path) -> None:
+    """Each thread would keep the memory that it computed with."""
     torch_service = Threads(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
     waiting = [asyncio.ensure_future(torch_service.update(three_answers(), plan(base))) for base in (0, 1, 2)]
     await asyncio.gather(*waiting)
@@ -144,7 +143,7 @@ def other_weights(tmp_path: Path, tokenizer: Any) -> Path:
     return create_model(tmp_path / "other", SMALL, tokenizer, seed=8)
 
 
-def test_adapters_do_not_go_on_beside_other_weights_of_the_same_shape(
+def test_adapters_do_not_continue_on_other_weights_of_the_same_shape(
     base_model: Path, tmp_path: Path, other_weights: Path
 ) -> None:
     start(base_model, tmp_path / "data")
@@ -156,7 +155,7 @@ def test_adapters_do_not_go_on_beside_other_weights_of_the_same_shape(
         start(other_weights, tmp_path / "data")
 
 
-def test_checkpoints_of_all_parameters_go_on_whatever_weights_the_base_model_has_by_now(
+def test_full_checkpoints_continue_beside_other_base_weights(
     base_model: Path, tmp_path: Path, other_weights: Path
 ) -> None:
     start(base_model, tmp_path / "data", OPTIONS)
@@ -170,9 +169,7 @@ def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path)
         TorchService(ServiceSettings("agent", tmp_path / "nowhere", tmp_path / "data"))
 
 
-def test_a_tokenizer_of_another_model_is_refused_before_it_names_a_token_that_has_no_weights(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_with_ids_beyond_the_vocabulary_is_refused(base_model: Path, tmp_path: Path) -> None:
     other = shutil.copytree(base_model, tmp_path / "other")
     tokenizer = load_tokenizer(other)
     tokenizer.add_tokens(["tic", "tac"])
@@ -213,7 +210,7 @@ def reshape_one(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, leave_one_out, reshape_one])
-def test_moments_that_cannot_be_read_are_named_and_not_taken_for_a_fault_of_the_batch(
+def test_unreadable_moments_are_not_taken_for_a_fault_of_the_batch(
     base_model: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     with service(base_model, tmp_path) as torch_service:
@@ -226,7 +223,7 @@ def test_moments_that_cannot_be_read_are_named_and_not_taken_for_a_fault_of_the_
         step(torch_service, 0)
 
 
-def test_moments_that_are_gone_begin_at_zero_and_the_log_says_so(
+def test_missing_moments_begin_at_zero_with_a_log_line(
     base_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with service(base_model, tmp_path) as torch_service:
@@ -263,7 +260,7 @@ class Starving:
 
 
 @pytest.mark.parametrize(("part", "method"), [("learner", "start_from"), ("learner", "step"), ("loader", "load")])
-def test_an_update_that_runs_out_of_memory_can_be_tried_again_and_says_what_to_change(
+def test_an_update_out_of_memory_names_remedies_and_can_be_repeated(
     base_model: Path, tmp_path: Path, part: str, method: str
 ) -> None:
     with service(base_model, tmp_path / "starved") as starved, service(base_model, tmp_path / "plain") as plain:
@@ -292,9 +289,7 @@ def memory_no_larger_by(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def test_a_service_that_does_not_fit_the_memory_is_not_started_and_says_what_to_change(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_service_too_large_for_the_memory_names_remedies_and_ends(base_model: Path, tmp_path: Path) -> None:
     remedies = r"131072 rows of 128 tokens.*ran out of memory.*max_tokens.*max_rows.*lora.*precision"
     with memory_no_larger_by(2**30), pytest.raises(ConfigurationError, match=remedies):
         TorchService(ServiceSettings("agent", base_model, tmp_path, options=ModelOptions(max_rows=2**17)))
@@ -359,9 +354,7 @@ def test_a_version_that_many_ask_for_at_once_is_read_once(base_model: Path, tmp_
         assert counting.loads == 1
 
 
-def test_a_version_that_retention_removes_while_it_is_read_is_one_that_does_not_exist(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_version_removed_while_it_is_read_does_not_exist(base_model: Path, tmp_path: Path) -> None:
     with with_version_0_on_disk_only(base_model, tmp_path) as torch_service:
         torch_service.loader = cast(Any, CountingLoader(torch_service.loader, lambda: torch_service.store.retire(0)))
         assert not torch_service.load_version(0)
@@ -401,9 +394,7 @@ def files_no_longer_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_checkpoint_that_does_not_fit_its_disk_leaves_nothing_and_can_be_tried_again(
-    base_model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_too_large_for_its_disk_leaves_nothing_behind(base_model: Path, tmp_path: Path) -> None:
     with service(base_model, tmp_path / "full") as full, service(base_model, tmp_path / "plain") as plain:
         with files_no_longer_than(50_000), pytest.raises(UnavailableError, match="free space on its disk"):
             step(full)
@@ -426,7 +417,7 @@ def test_a_journal_that_does_not_fit_its_disk_stays_whole(tmp_path: Path) -> Non
     assert Journal(path).failure("h1") == Failure("no", retriable=True)
 
 
-def test_what_a_model_server_never_calls_looks_as_if_it_were_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_a_model_server_never_calls_look_uninstalled(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] not in UNUSED}
     monkeypatch.setattr(sys, "modules", others)
     assert all(importlib.util.find_spec(name) for name in UNUSED)

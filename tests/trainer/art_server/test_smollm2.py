@@ -58,7 +58,7 @@ def logits(model: Any, tokens: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-def test_it_is_the_model_that_transformers_runs_and_knows_something(
+def test_smollm2_gives_the_logits_of_transformers_and_a_right_answer(
     smollm2: Path, theirs: Any, tokenizer: Any, prompt: Tensor, tmp_path: Path
 ) -> None:
     model, config = load_model(smollm2, max_tokens=256)
@@ -84,7 +84,7 @@ def test_digits_are_tokens_of_their_own_and_the_turn_ends_with_its_mark(smollm2:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_its_chat_is_its_own_and_tools_are_shown(tokenizer: Any) -> None:
+def test_smollm2_has_its_own_chat_template_with_tools(tokenizer: Any) -> None:
     question_text = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(render_chat(tokenizer, QUESTION, None)) == DEFAULT + question_text
     system = {"role": "system", "content": "Be brief."}

@@ -52,7 +52,7 @@ def test_calls_are_taken_out_and_everything_else_stays_text(
     ),
     cuts=st.lists(st.integers(0, 200), max_size=12),
 )
-def test_the_portions_in_which_text_comes_change_nothing(parts: list[str], cuts: list[int]) -> None:
+def test_the_portions_of_streamed_text_change_nothing(parts: list[str], cuts: list[int]) -> None:
     text = "".join(parts)
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     reader = ToolCallReader()
@@ -65,7 +65,7 @@ def test_the_portions_in_which_text_comes_change_nothing(parts: list[str], cuts:
     assert (content or (None if calls else ""), calls) == read_tool_calls(text)
 
 
-def test_arguments_are_objects_for_the_template_and_stay_text_where_they_are_none() -> None:
+def test_arguments_are_objects_for_the_template_if_they_parse() -> None:
     def message(arguments: Any) -> dict[str, Any]:
         return {
             "role": "assistant",

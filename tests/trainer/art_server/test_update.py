@@ -46,7 +46,7 @@ def test_sequences_that_share_little_need_no_mask() -> None:
     assert batch.mask() is None
 
 
-def test_what_sequences_share_is_computed_once_wherever_they_are_in_the_batch() -> None:
+def test_a_shared_beginning_is_computed_once_anywhere_in_the_batch() -> None:
     beginning = list(range(100, 120))
     ends = (1, [2, 3]), (4, [5, 6]), (1, [2, 9])
     sequences = [make_sequence([*beginning, first], sampled) for first, sampled in ends]
@@ -63,7 +63,7 @@ def test_what_sequences_share_is_computed_once_wherever_they_are_in_the_batch() 
     assert mask_B_T_T[0, 21].tolist() == [True] * 22 + [False, False]
 
 
-def test_padding_beside_a_tree_longer_than_the_context_has_positions_that_the_model_has() -> None:
+def test_padding_beside_a_long_tree_has_positions_within_the_context() -> None:
     beginning = list(range(100, 120))
     sequences = [make_sequence([*beginning, own], [1, 2]) for own in range(20)]
     sequences += [make_sequence([*range(200, 220), own], [1, 2]) for own in range(2)]
@@ -79,7 +79,7 @@ def test_a_tree_has_a_bound_since_attention_takes_every_pair() -> None:
     assert [len(tree) for tree in trees] == [398, 992]
 
 
-def test_long_sequences_join_a_tree_only_where_that_saves_more_than_its_pairs_cost() -> None:
+def test_long_sequences_join_a_tree_only_if_it_saves_computation() -> None:
     for shared, expected in ((100, [900]), (16, [416, 416])):
         beginning = list(range(100, 100 + shared))
         sequences = [make_sequence([*beginning, *[own] * 99], [own] * 2) for own in range(8)]

@@ -100,7 +100,7 @@ def test_the_order_of_sequences_does_not_matter(given_answers: Answers, random: 
 
 
 @pytest.mark.parametrize(("bound", "value"), [("PADDED_TOKENS", 6), ("HEAD_ROWS", 2)])
-def test_micro_batches_and_a_softmax_in_chunks_give_the_gradient_of_the_whole(
+def test_micro_batches_and_softmax_chunks_keep_the_gradient(
     bound: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = sequences_of([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])

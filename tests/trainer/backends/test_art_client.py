@@ -80,7 +80,7 @@ def test_a_token_that_no_header_takes_is_a_mistake_in_the_settings(token: str) -
     assert token not in str(raised.value)
 
 
-async def test_silence_is_asked_again_and_then_the_service_is_unavailable() -> None:
+async def test_a_silent_service_is_asked_again_before_it_is_unavailable() -> None:
     server = Answers(SILENCE)
     async with server.client() as client:
         with pytest.raises(UnavailableError, match=r"http://127.0.0.1:\d+/rollbus/v1/versions.*art-server"):
@@ -88,7 +88,7 @@ async def test_silence_is_asked_again_and_then_the_service_is_unavailable() -> N
     assert server.pauses == list(RETRY_PAUSES_S)
 
 
-async def test_nobody_at_the_address_is_silence_too() -> None:
+async def test_an_address_without_a_server_counts_as_silence() -> None:
     server = Answers()
     client = ArtClient(f"http://127.0.0.1:{find_free_port()}", sleep=server.sleep)
     with pytest.raises(UnavailableError, match="no answer from the art-server"):
@@ -97,7 +97,7 @@ async def test_nobody_at_the_address_is_silence_too() -> None:
     await client.close()
 
 
-async def test_one_lost_connection_is_not_noticed() -> None:
+async def test_one_lost_connection_causes_no_error() -> None:
     server = Answers(SILENCE, (200, {"head": 2, "serving": 1, "known": []}))
     async with server.client() as client:
         assert (await client.versions()).serving == 1
@@ -111,7 +111,7 @@ async def test_a_batch_whose_connection_was_lost_is_sent_again_whole() -> None:
     assert first == second != b""
 
 
-async def test_a_server_that_stops_taking_a_body_is_given_up_as_soon_as_one_that_does_not_answer(
+async def test_a_server_that_stops_taking_a_body_is_given_up_like_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(art_client, "ANSWER_TIMEOUT_S", 0.05)
@@ -152,7 +152,7 @@ async def test_an_address_at_which_something_else_listens_is_named() -> None:
             await client.capabilities()
 
 
-async def test_an_address_that_sends_elsewhere_is_not_followed() -> None:
+async def test_a_redirect_is_not_followed() -> None:
     server = Answers((302, "moved"))
     async with server.client(token="secret") as client:
         with pytest.raises(UnavailableError, match="answered 302 with no JSON object"):
@@ -160,7 +160,7 @@ async def test_an_address_that_sends_elsewhere_is_not_followed() -> None:
     assert len(server.asked) == 1
 
 
-async def test_what_a_newer_server_says_besides_is_not_heard() -> None:
+async def test_unknown_fields_of_a_newer_server_are_ignored() -> None:
     server = Answers((200, {"head": 2, "serving": 1, "known": [VERSION | {"colour": "red"}], "queue": 3}))
     async with server.client() as client:
         assert [version.version for version in (await client.versions()).known] == [2]
@@ -180,7 +180,7 @@ async def test_a_server_that_died_as_soon_as_it_had_the_batch_gets_it_again() ->
             await client.wait("another")
 
 
-async def test_a_server_that_forgot_a_running_batch_was_restarted_and_gets_it_again() -> None:
+async def test_a_batch_forgotten_by_its_server_is_to_be_submitted_again() -> None:
     server = Answers((200, STATUS), (200, STATUS), (409, error("never submitted", retriable=False)))
     async with server.client() as client:
         with pytest.raises(UnavailableError, match="restarted meanwhile; submit it again"):

@@ -53,7 +53,7 @@ def test_recorded_ids_are_taken_as_they_are_and_nothing_is_rendered() -> None:
     assert decode_logprobs(train_trajectory.turns[0].logprobs).tolist() == [-0.5, -0.5]
 
 
-def test_a_prompt_that_was_not_recorded_is_rendered_from_all_before_it_and_counted() -> None:
+def test_an_unrecorded_prompt_is_rendered_from_all_messages_before_it() -> None:
     call = read([trajectory(USER, choice(7), USER, choice(8), tools=[{}, {}])])
     assert call.rendered_prompts == 2
     assert [decode_token_ids(turn.prompt_token_ids).tolist() for turn in call.trajectories[0].turns] == [
@@ -97,7 +97,7 @@ def test_additional_histories_are_token_sequences_of_the_same_trajectory() -> No
         *("positive log-prob", "no reward"),
     ],
 )
-def test_what_nobody_can_train_on_is_refused_with_its_place(body: dict[str, Any], message: str) -> None:
+def test_an_untrainable_part_is_refused_with_its_place(body: dict[str, Any], message: str) -> None:
     with pytest.raises(RejectedError, match=message):
         read([body])
 

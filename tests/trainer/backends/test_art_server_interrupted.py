@@ -19,7 +19,7 @@ PATIENCE_S = 240.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.2, 3.0], ids=["before ART's libraries", "when they have handlers of their own"])
-def test_ctrl_c_while_the_art_server_starts_ends_it_at_once_and_without_a_word(tmp_path: Path, after_s: float) -> None:
+def test_ctrl_c_ends_a_starting_art_server_at_once_and_silently(tmp_path: Path, after_s: float) -> None:
     (tmp_path / "config.json").write_text("{}")
     for name in ("tokenizer.json", "model.safetensors"):
         (tmp_path / name).touch()

@@ -35,7 +35,7 @@ def train(settings: Distillation, *trajectories: TrainTrajectory) -> tuple[Train
     return trained
 
 
-def test_an_advantage_is_the_rewards_plus_how_much_likelier_the_hint_makes_the_token() -> None:
+def test_a_token_advantage_adds_the_gain_of_its_hint_to_the_reward() -> None:
     (trained,) = train(Distillation(weight=0.4, reward_weight=2.0), trajectory(turn("the parcel")))
     recorded_T = torch.tensor(RECORDED, dtype=torch.float64)
     hinted_T = torch.tensor(HINTED, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_an_advantage_is_the_rewards_plus_how_much_likelier_the_hint_makes_the_t
     assert torch.allclose(torch.tensor(trained.turns[0].token_advantages, dtype=torch.float64), expected_T, atol=1e-7)
 
 
-def test_hints_alone_take_nothing_from_the_reward() -> None:
+def test_distilling_by_hints_alone_ignores_the_reward() -> None:
     (trained,) = train(Distillation(reward_weight=0.0), trajectory(turn("the parcel")))
     assert trained.turns[0].token_advantages == pytest.approx((0.375, -1.25, -MOST_NATS))
 
@@ -53,7 +53,7 @@ def test_a_turn_without_a_hint_has_the_advantage_of_its_reward() -> None:
     assert trained.turns[1].token_advantages == (-1.0, -1.0, -1.0)
 
 
-def test_a_hint_that_does_not_fit_is_counted_and_its_turn_learns_from_the_reward() -> None:
+def test_a_turn_whose_hint_does_not_fit_learns_from_its_reward() -> None:
     batch = (trajectory(turn("too long")),)
     hinted_turns = place_hints(batch, at_the_end, max_tokens=6)
     trained, figures = distilled(batch, hinted_turns, [], Distillation())
@@ -61,13 +61,13 @@ def test_a_hint_that_does_not_fit_is_counted_and_its_turn_learns_from_the_reward
     assert trained[0].turns[0].token_advantages == (0.75, 0.75, 0.75)
 
 
-def test_a_hinted_turn_is_scored_at_the_temperature_of_its_recorded_log_probs() -> None:
+def test_hinted_turns_are_scored_at_the_temperature_of_their_log_probs() -> None:
     raw, processed = turn("a", temperature=0.5), turn("a", temperature=0.5, logprob_mode="processed")
     hinted_turns = place_hints((trajectory(raw, processed),), at_the_end, max_tokens=64)
     assert [hinted.temperature for hinted in hinted_turns] == [1.0, 0.5]
 
 
-def test_hints_alone_drop_what_has_none() -> None:
+def test_distilling_by_hints_alone_drops_turns_without_a_hint() -> None:
     batch = (trajectory(turn("the parcel"), name="hinted"), trajectory(turn(), name="plain"))
     config = TrainConfig(distill=Distillation(reward_weight=0.0))
     admitted = admit(TrainRequest("b", "main", "agent", 0, batch, config), Limits(64, 100))

@@ -51,7 +51,7 @@ def request(*trajectories: TrainTrajectory) -> TrainRequest:
         ({"turns": (turn(temperature=1e-30, logprob_mode="processed"),)}, "temperature"),
     ],
 )
-def test_one_bad_member_is_dropped_with_its_reason_and_the_rest_trains(bad: dict[str, Any], reason: str) -> None:
+def test_a_bad_member_is_dropped_with_its_reason(bad: dict[str, Any], reason: str) -> None:
     members = (trajectory("a", 1.0), trajectory("b", 0.0), replace(trajectory("c", 0.2), **bad))
     admitted = admit(request(*members), LIMITS)
     assert [trajectory.trajectory_id for trajectory in admitted.trajectories] == ["a", "b"]
@@ -78,7 +78,7 @@ def test_the_losers_of_a_group_train_when_its_winner_was_dropped() -> None:
     assert [trajectory.trajectory_id for trajectory in admitted.trajectories] == ["0", "1", "2"]
 
 
-def test_where_art_computes_advantages_equal_rewards_have_no_signal() -> None:
+def test_equal_rewards_have_no_signal_if_art_computes_advantages() -> None:
     members = [trajectory(str(i), 0.1, advantage=0.5) for i in range(3)]
     train_request = replace(request(*members), config=TrainConfig(advantages="art"))
     assert len(admit(train_request, LIMITS).dropped) == 3
@@ -94,7 +94,7 @@ def test_a_member_with_zero_advantage_stays_in_a_group_with_signal() -> None:
     assert len(admit(request(*members), LIMITS).trajectories) == 3
 
 
-def test_a_processed_temperature_trains_but_not_where_art_computes_advantages() -> None:
+def test_a_processed_temperature_trains_unless_art_computes_advantages() -> None:
     warm = turn(temperature=0.7, logprob_mode="processed")
     train_request = request(trajectory("a", 1.0, warm), trajectory("b", 0.0, warm))
     assert len(admit(train_request, LIMITS).trajectories) == 2

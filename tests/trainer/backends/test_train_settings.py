@@ -24,11 +24,11 @@ from rollbus.trainer.backends.protocol import TrainConfig
         ({"advantages": "art", "advantage_scale": "batch_std"}, "ART scales its own"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], refusal: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ValidationError, match=refusal):
         TrainConfig(**settings)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean"])
-def test_arts_own_advantages_go_with_the_default_and_with_what_art_does(aggregation: Any) -> None:
+def test_arts_own_advantages_are_accepted_with_arts_aggregations(aggregation: Any) -> None:
     assert TrainConfig(advantages="art", aggregation=aggregation).advantages == "art"

@@ -87,7 +87,7 @@ def test_a_field_that_is_wrong_is_named(change: dict[str, Any], message: str) ->
         request_from_bytes(body)
 
 
-def test_a_length_that_is_no_length_is_refused() -> None:
+def test_an_invalid_length_is_refused() -> None:
     line, _, data = request_to_bytes(ONE).partition(b"\n")
     for lengths in ([8, 4], [-8, 12, 12], ["8", 4, 4], [8.0, 4, 4]):
         head = json.loads(line)

@@ -31,7 +31,7 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_k3_is_never_negative_and_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
+def test_k3_is_exact_and_never_negative_for_nearly_equal_policies(dtype: torch.dtype) -> None:
     distances = torch.logspace(-30, 1, 10_000, dtype=torch.float64).to(dtype)
     for difference in (distances, -distances):
         kl_N = kl_k3(torch.zeros_like(difference), difference)

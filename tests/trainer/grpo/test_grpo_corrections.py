@@ -31,7 +31,7 @@ any_settings = st.sampled_from(SETTINGS)
 
 
 @given(token_batches(), any_settings)
-def test_what_is_masked_never_matters(batch: TokenBatch, settings: TrainConfig) -> None:
+def test_masked_tokens_never_matter(batch: TokenBatch, settings: TrainConfig) -> None:
     junk = torch.where(batch.mask_N, 0.0, torch.nan)
     dirty = replace(
         batch,
@@ -63,7 +63,7 @@ def test_sequences_may_be_spread_over_micro_batches(batch: TokenBatch, settings:
 
 
 @given(token_batches(on_policy=True), any_settings)
-def test_on_policy_every_loss_pushes_a_sequence_as_reinforce(batch: TokenBatch, settings: TrainConfig) -> None:
+def test_every_on_policy_loss_has_the_gradient_of_reinforce(batch: TokenBatch, settings: TrainConfig) -> None:
     """Per token, or per sequence where the ratio is the sequence's (equal weights: the mean spreads them)."""
     batch = replace(batch, weights_N=torch.ones_like(batch.weights_N))
     expected = -batch.advantages_N * batch.mask_N / batch.mask_N.sum()
@@ -113,7 +113,7 @@ def test_an_importance_weight_is_the_behaviours_ratio_within_its_cap(batch: Toke
     ("ratio", "advantage", "is_kept"),
     [(1.4, 1.0, True), (2.5, 1.0, False), (2.5, -1.0, True), (0.7, -1.0, True), (0.3, -1.0, False), (0.3, 1.0, True)],
 )
-def test_dppo_leaves_out_what_has_moved_too_far_the_way_it_is_pushed(
+def test_dppo_leaves_out_tokens_that_moved_too_far_in_their_direction(
     ratio: float, advantage: float, is_kept: bool
 ) -> None:
     """The current probability is e^-1 = 0.37, so the ratio tells how far it has moved."""
@@ -150,7 +150,7 @@ def test_a_proximal_policy_of_its_own_takes_the_place_of_the_current_one() -> No
 
 
 @given(token_batches(), any_settings)
-def test_a_detached_loss_never_decides_by_what_it_cannot_see(batch: TokenBatch, settings: TrainConfig) -> None:
+def test_a_detached_loss_has_finite_gradients_at_any_ratio(batch: TokenBatch, settings: TrainConfig) -> None:
     """Values are finite whatever the ratios."""
     far = replace(batch, behaviour_N=batch.behaviour_N - 300)
     assert bool(torch.isfinite(gradient(far, settings)).all())
@@ -182,7 +182,7 @@ def test_autograd_agrees_with_finite_differences(loss: Any, level: Any, correcti
 
 
 @pytest.mark.parametrize(("advantage", "tokens_are_kept"), [(0.1, [True, True]), (-0.1, [False, False])])
-def test_a_stale_sequence_is_judged_whole_whatever_a_penalty_makes_of_its_tokens(
+def test_a_stale_sequence_is_judged_as_a_whole_despite_a_token_penalty(
     advantage: float, tokens_are_kept: list[bool]
 ) -> None:
     """A penalty in the advantages may give tokens of one sequence either sign."""

@@ -103,7 +103,7 @@ def test_a_mask_has_a_lower_bound_for_k3_too() -> None:
     assert bool(far_N.all())
 
 
-def test_what_is_masked_is_counted() -> None:
+def test_masked_sequences_are_counted() -> None:
     batch = tokens()
     settings = TrainConfig(sequence_mask="k3", sequence_mask_bounds=(0.0, 0.2))
     leaf = replace(batch, current_N=batch.current_N.clone().requires_grad_())

@@ -60,7 +60,7 @@ def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: d
 
 @pytest.mark.parametrize("metric", ["loss", "grad_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_or_a_gradient_that_stays_no_number_raises_an_alarm_without_a_limit(metric: str, value: float) -> None:
+def test_a_metric_that_stays_non_finite_raises_an_alarm_without_a_limit(metric: str, value: float) -> None:
     alarm = find_alarm(steps({}, {metric: value}, {metric: value}, {metric: value}), LIMITS)
     assert alarm is not None
     assert f"the median {metric} of steps 2 to 4 is not finite; " in alarm.message("main")
@@ -71,12 +71,12 @@ def test_a_loss_or_a_gradient_that_stays_no_number_raises_an_alarm_without_a_lim
     "odd",
     [{"mismatch_kl": 50.0}, {"mismatch_kl": math.nan}, {"mismatch_kl": math.inf}, {"effective_sample_size": math.nan}],
 )
-def test_one_odd_batch_raises_none(odd: dict[str, float]) -> None:
+def test_one_odd_batch_raises_no_alarm(odd: dict[str, float]) -> None:
     assert find_alarm(steps({}, odd, {}), LIMITS) is None
     assert find_alarm(steps(odd, odd), LIMITS) is None, "the window is not full yet"
 
 
-def test_what_is_not_reported_or_not_limited_is_not_watched() -> None:
+def test_an_unreported_or_unlimited_metric_raises_no_alarm() -> None:
     assert find_alarm([(number, {}) for number in range(5)], LIMITS) is None
     far = {"mismatch_kl": 50.0}
     assert find_alarm(steps(far, far, far), LIMITS.model_copy(update={"mismatch_kl": None})) is None
@@ -94,7 +94,7 @@ def raised_at(steps: range, between: BetweenSteps) -> list[int]:
     return [step for step in steps if between.alarm(step, {"mismatch_kl": 50.0}) is not None]
 
 
-def test_an_alarm_is_raised_again_with_its_step_and_what_led_to_it_raises_no_other_after_it() -> None:
+def test_closing_a_step_again_raises_its_alarm_again_and_no_other() -> None:
     between = BetweenSteps(SETTINGS.model_copy(update={"alarm": LIMITS}), None, Stop())
     assert raised_at(range(1, 4), between) == [3]
     first, again = (between.alarm(3, {"mismatch_kl": 50.0}) for _ in range(2))
@@ -115,7 +115,7 @@ def resume(world: World, key: str) -> None:
     world.broker.append(RUN_LOG, make_command("resume", key=key))
 
 
-async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_resumed() -> None:
+async def test_a_runaway_run_is_paused_until_it_is_resumed() -> None:
     world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     batches = world.add_batches(7)
     with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
@@ -136,7 +136,7 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
     check_exactly_once(world, batches)
 
 
-async def test_the_alarm_looks_back_over_restarts() -> None:
+async def test_an_alarm_counts_steps_from_before_a_restart() -> None:
     world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     for _ in range(3):
         await world.train(1, alarm=LIMITS)
@@ -180,7 +180,7 @@ async def test_a_paused_trainer_waits_and_takes_the_next_batch_after_the_resume(
     check_exactly_once(world, batches)
 
 
-async def test_a_run_to_the_last_batch_ends_with_an_error_that_tells_the_pause_and_how_to_go_on() -> None:
+async def test_a_run_to_the_last_batch_ends_with_an_error_that_names_the_pause() -> None:
     world = World()
     batches = world.add_batches(2)
     world.broker.append(RUN_LOG, replace(make_command("pause"), comment="looking at the rewards"))
@@ -193,7 +193,7 @@ async def test_a_run_to_the_last_batch_ends_with_an_error_that_tells_the_pause_a
     check_exactly_once(world, batches)
 
 
-async def test_a_pause_after_the_last_batch_keeps_nothing_back_and_is_no_error() -> None:
+async def test_a_pause_after_the_last_batch_is_not_an_error() -> None:
     world = World(backend=RunawayBackend())
     batches = world.add_batches(3)
     world.broker.append(BATCHES, make_batch(3, [], run_id="other"))
@@ -213,7 +213,7 @@ async def test_a_paused_trainer_can_be_stopped() -> None:
     await asyncio.wait_for(running, 120)
 
 
-async def test_a_step_that_was_started_is_closed_although_the_run_is_paused() -> None:
+async def test_a_started_step_is_closed_although_the_run_is_paused() -> None:
     world = World()
     batches = world.add_batches(2)
     broken = [True]

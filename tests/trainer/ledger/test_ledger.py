@@ -46,7 +46,7 @@ def lineage_of(*versions: Any) -> Lineage:
     return lineage
 
 
-def test_a_done_batch_is_done_and_the_next_one_is_the_next_step_from_the_new_version() -> None:
+def test_the_batch_after_a_done_one_is_the_next_step() -> None:
     ledger = ledger_of(started(), completed(), make_version(1, 0))
     assert ledger.decide(BATCH) == AlreadyDone(1)
     assert ledger.decide(make_batch(1, [])) == RunStep(2, 1, 1, ask_journal=False)
@@ -76,7 +76,7 @@ def test_a_gap_in_the_steps_is_lost_data(records: tuple[Any, ...]) -> None:
         ledger_of(*records)
 
 
-def test_an_open_step_is_taken_up_again_as_the_next_attempt_and_the_journal_is_asked() -> None:
+def test_the_next_attempt_at_an_open_step_asks_the_journal() -> None:
     assert ledger_of(started(), started(attempt=2)).decide(BATCH) == RunStep(1, 3, 0, ask_journal=True)
 
 
@@ -85,7 +85,7 @@ def test_another_batch_than_the_open_steps_is_a_moved_offset() -> None:
         ledger_of(started()).decide(make_batch(1, []))
 
 
-def test_without_any_version_there_is_no_base() -> None:
+def test_a_log_without_a_version_gives_no_base() -> None:
     with pytest.raises(DataLossError, match="has no base"):
         Ledger("main", "agent").decide(BATCH)
 
@@ -109,7 +109,7 @@ def test_a_version_that_was_rolled_back_is_off_the_lineage() -> None:
     assert lineage.lags(3) == {3: 0, 1: 1, 0: 2}
 
 
-def test_a_version_that_delivery_quarantines_while_it_is_rolled_back_stays_off_the_lineage() -> None:
+def test_a_rolled_back_version_in_quarantine_stays_off_the_lineage() -> None:
     lineage = lineage_of(
         make_version(0), make_version(1, 0, state="rolled_back"), make_version(1, 0, state="quarantined")
     )

@@ -104,7 +104,7 @@ async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(
 
 @settings(max_examples=40, deadline=None)
 @given(points=st.lists(st.integers(0, 60), min_size=2, max_size=6), kill_backend=st.booleans())
-def test_crashes_one_after_another_change_nothing_either(points: list[int], kill_backend: bool) -> None:
+def test_repeated_crashes_change_nothing(points: list[int], kill_backend: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         async def compare() -> None:

@@ -133,7 +133,7 @@ def test_a_member_is_refused_for_the_reason_that_holds(payload: Trajectory | Non
     assert [trajectory.trajectory_id for trajectory in result.admitted] == (["g1-1"] if reason else ["g1-0", "g1-1"])
 
 
-def test_a_group_that_loses_members_keeps_the_advantages_it_was_recorded_with() -> None:
+def test_a_group_that_loses_members_keeps_its_recorded_advantages() -> None:
     group = make_group("g1", (0.0, 1.0, 1.0))
     result = check(group, [make_payload("g1-1"), make_payload("g1-2")])
     assert [trajectory.advantage for trajectory in result.admitted] == [
@@ -164,7 +164,7 @@ def test_lag_counts_from_the_oldest_turn_and_the_limit_itself_is_allowed() -> No
     assert reasons(check(make_group("g1"), payloads, limit=1)) == {"g1-0": "stale"}
 
 
-def test_a_history_longer_than_the_backend_takes_is_dropped_whole_and_never_cut() -> None:
+def test_a_history_too_long_for_the_backend_is_dropped_whole() -> None:
     assert reasons(check(make_group("g1"), [other(), make_payload("g1-1")], longest=6)) == {
         "g1-0": "overlong",
         "g1-1": "overlong",
@@ -220,13 +220,13 @@ def share(groups: list[Group], payloads: list[Trajectory], most: float, source: 
     )
 
 
-def test_who_writes_most_has_no_more_than_its_share_of_a_step() -> None:
+def test_the_largest_source_has_at_most_its_share_of_a_step() -> None:
     groups, payloads = labelled([["eve"] * 4, ["eve", "eve", "ann", "bob"], ["ann", "bob", "cat", ""]])
     assert reasons(share(groups, payloads, 0.34)) == dict.fromkeys(["g0-3", "g1-0", "g1-1"], "source_share")
     assert share(groups, payloads, 0.5).dropped == ()
 
 
-def test_a_principals_share_counts_by_its_signature_and_not_by_what_its_labels_say() -> None:
+def test_a_principals_share_counts_by_signature_and_not_by_label() -> None:
     groups, payloads = labelled([["u0", "u1", "u2", "u3"], ["u4", "u5", "u6", "u7"]])
     signers = ["eve"] * 6 + ["ann", "bob"]
     signed = [
@@ -239,7 +239,7 @@ def test_a_principals_share_counts_by_its_signature_and_not_by_what_its_labels_s
 
 @given(st.lists(st.lists(st.sampled_from(["eve", "ann", "bob", "cat", ""]), min_size=1, max_size=6), max_size=6),
        st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.9, 1.0]))  # fmt: skip
-def test_no_source_ever_has_more_and_every_member_has_one_fate(users: list[list[str]], most: float) -> None:
+def test_no_source_ever_has_more_than_its_share(users: list[list[str]], most: float) -> None:
     groups, payloads = labelled(users)
     result = share(groups, payloads, most)
     names = {payload.trajectory_id: payload.labels.get("user", "") for payload in payloads}

@@ -47,7 +47,7 @@ def test_the_words_of_a_report_are_in_the_revision_or_in_the_trajectory() -> Non
     assert hints(replace(payload, rewards=(REPORT,)), {TURN.event_id: "r1"}) == {TURN.event_id: WORDS}
 
 
-def test_words_that_retention_removed_are_no_hint() -> None:
+def test_words_removed_by_retention_are_not_a_hint() -> None:
     assert hints(make_payload("t1"), {TURN.event_id: "r1", "no such turn": ""}) == {}
 
 
@@ -124,7 +124,7 @@ async def test_a_trainer_that_distills_reads_a_judges_words_where_the_score_is()
     assert backend.sent == [HINT, HINT, "", ""]
 
 
-async def test_a_backend_without_log_probs_is_refused_by_name_before_the_first_step() -> None:
+async def test_distilling_refuses_a_backend_without_log_probs_at_the_start() -> None:
     world = World(settings=DISTILLING)
     with pytest.raises(ConfigurationError, match=r"memory backend .* no log-probs of a prompt with a hint.*distill"):
         await world.train(1)

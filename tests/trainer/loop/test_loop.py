@@ -53,7 +53,7 @@ async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> Non
     assert (await world.backend.versions()).serving == 3
 
 
-async def test_an_update_that_takes_long_is_logged_again_and_again(
+async def test_a_long_update_is_logged_repeatedly(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_module, "LINE_S", 0.01)
@@ -67,7 +67,7 @@ async def test_an_update_that_takes_long_is_logged_again_and_again(
     assert last.startswith("step 1 run=main base=0 version=1 ")
 
 
-async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was_not() -> None:
+async def test_a_step_names_its_members_their_lags_and_the_reasons_of_drops() -> None:
     world = World()
     await world.train(2)
     step = world.steps()[1]
@@ -87,7 +87,7 @@ async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was
     assert step.metrics["seconds_outside_backend"] >= 0
 
 
-async def test_a_batch_of_which_nothing_can_be_trained_is_a_skipped_step_and_never_a_silent_success() -> None:
+async def test_a_batch_with_nothing_to_train_becomes_a_skipped_step() -> None:
     world = World()
     batches = [*world.add_batches(1), make_batch(1, [world.stored("flat", [1.0, 1.0])])]
     world.broker.append(BATCHES, batches[1])
@@ -119,7 +119,7 @@ async def test_payload_that_retention_removed_is_a_counted_drop() -> None:
     }
 
 
-async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_stops_the_run() -> None:
+async def test_a_step_stops_the_run_after_three_retries_with_pauses() -> None:
     def out_of_memory(point: str, request: object) -> None:
         raise MemoryError("no room")
 
@@ -153,7 +153,7 @@ async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> Non
 
 
 @pytest.mark.parametrize("skip", [False, True])
-async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_configured(skip: bool) -> None:
+async def test_a_batch_refused_by_the_backend_stops_the_run_or_is_dropped(skip: bool) -> None:
     def refuse_first(point: str, request: object) -> None:
         if getattr(request, "base_version", None) == 0 and "b0g0-0" in str(request):
             raise RejectedError("a non-finite gradient")
@@ -171,7 +171,7 @@ async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_c
     assert {member.reason for member in world.steps()[0].dropped} == {"rejected_by_backend", "no_signal"}
 
 
-async def test_a_run_that_trains_nothing_for_several_batches_stops_and_explains_the_reasons_that_occurred() -> None:
+async def test_a_run_that_trains_no_batch_for_long_stops_with_the_reasons() -> None:
     world = World()
     for number in range(2):
         world.broker.append(BATCHES, make_batch(number, [world.stored(f"flat{number}", [1.0, 1.0])]))
@@ -187,7 +187,7 @@ async def test_a_run_that_trains_nothing_for_several_batches_stops_and_explains_
     assert "stale" not in words
 
 
-async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_trainer() -> None:
+async def test_a_backend_at_another_version_than_the_log_stops_the_trainer() -> None:
     world = World()
     await world.train(2)
     world.add_batches(1)
@@ -195,7 +195,7 @@ async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_train
         await world.trainer(backend=MemoryBackend()).run(until_idle=True)
 
 
-async def test_versions_that_the_backend_brings_along_are_announced_before_the_first_step() -> None:
+async def test_versions_of_the_backend_are_announced_before_the_first_step() -> None:
     before, world = World(), World()
     await before.train(2)
     world.backend = before.backend
@@ -205,7 +205,7 @@ async def test_versions_that_the_backend_brings_along_are_announced_before_the_f
     check_exactly_once(world, batches)
 
 
-async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_recorded_as_new() -> None:
+async def test_a_batch_trained_for_a_lost_log_is_not_recorded_as_new() -> None:
     before, world = World(), World()
     await before.train(2)
     world.backend = before.backend
@@ -229,7 +229,8 @@ async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> N
     check_exactly_once(world, batches)
 
 
-async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal_even_if_the_door_refuses_it_now() -> None:
+async def test_a_step_open_at_a_stop_is_completed_from_the_journal() -> None:
+    """Even if the door would refuse its members now."""
     world = World(backend=MemoryBackend(step_s=0.05))
     batches = world.add_batches(2)
     trainer = world.trainer()

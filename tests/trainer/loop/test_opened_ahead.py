@@ -64,7 +64,7 @@ async def transactions(world: World, **settings: Any) -> list[str]:
     return log.seen
 
 
-async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_and_opens_the_next() -> None:
+async def test_one_transaction_closes_a_step_and_opens_the_next() -> None:
     world = slow_world()
     batches = world.add_batches(3)
     assert await transactions(world) == ["StepStarted", *TOGETHER * 2, "StepCompleted"]
@@ -81,7 +81,7 @@ async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_
     ],
     ids=["a candidate may have to be promoted", "an alarm goes off"],
 )
-async def test_where_something_is_to_be_done_in_between_the_step_is_closed_alone(settings: dict[str, Any]) -> None:
+async def test_a_step_is_closed_alone_if_other_work_precedes_the_next(settings: dict[str, Any]) -> None:
     world = World(backend=Steep(step_s=UPDATE_S))
     world.add_batches(2)
     assert (await transactions(world, **settings))[:2] == APART
@@ -161,7 +161,7 @@ async def test_a_batch_for_another_model_is_not_opened() -> None:
     assert [type(record) for record in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
 
 
-async def test_a_batch_that_stands_in_the_log_twice_is_not_opened_again() -> None:
+async def test_a_batch_repeated_in_the_log_is_not_opened_again() -> None:
     world = slow_world()
     batches = world.add_batches(2)
     for batch in batches:
@@ -171,7 +171,7 @@ async def test_a_batch_that_stands_in_the_log_twice_is_not_opened_again() -> Non
     assert world.broker.offsets["main"] == 4
 
 
-async def test_an_attempt_that_fails_in_a_step_opened_ahead_is_tried_again_as_the_same_step() -> None:
+async def test_a_failed_attempt_at_a_step_opened_ahead_is_repeated() -> None:
     failed: list[object] = []
 
     def fault(point: str, request: Any) -> None:
@@ -206,7 +206,7 @@ async def test_a_trainer_fenced_meanwhile_neither_closes_nor_opens() -> None:
     check_exactly_once(world, batches)
 
 
-async def test_a_backend_that_lost_the_version_meanwhile_stops_the_run_and_trains_nothing() -> None:
+async def test_a_backend_that_lost_the_version_stops_the_run() -> None:
     world = slow_world()
     world.add_batches(2)
     replaced = MemoryBackend(step_s=UPDATE_S)

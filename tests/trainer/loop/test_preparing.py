@@ -38,7 +38,7 @@ class Noting(MemoryBackend):
         return await super().submit(request)
 
 
-async def test_what_was_read_ahead_is_prepared_as_it_is_submitted_afterwards() -> None:
+async def test_a_batch_read_ahead_is_prepared_as_it_is_submitted_later() -> None:
     backend = Noting()
     world = World(backend=backend)
     batches = await world.train(3)
@@ -61,7 +61,7 @@ async def test_a_backend_that_takes_nothing_ahead_is_sent_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [UnavailableError("away"), RejectedError("unknown"), ValueError("broken")])
-async def test_what_cannot_be_prepared_fails_no_step(error: Exception) -> None:
+async def test_a_batch_that_cannot_be_prepared_fails_no_step(error: Exception) -> None:
     class Refusing(Noting):
         async def prepare(self, request: TrainRequest) -> None:
             raise error
@@ -72,7 +72,7 @@ async def test_what_cannot_be_prepared_fails_no_step(error: Exception) -> None:
     assert world.pauses == []
 
 
-async def test_what_takes_longer_than_the_update_is_given_up() -> None:
+async def test_a_preparation_longer_than_the_update_is_given_up() -> None:
     given_up: list[str] = []
 
     class Slow(Noting):
@@ -166,9 +166,7 @@ async def client(server: Server) -> AsyncIterator[ArtClient]:
         yield art_client
 
 
-async def test_a_prepared_batch_is_begun_by_a_few_bytes_and_gone_then_and_another_submit_joins(
-    server: Server, client: ArtClient
-) -> None:
+async def test_a_prepared_batch_is_submitted_once_with_a_few_bytes(server: Server, client: ArtClient) -> None:
     request = make_request(0)
     await client.prepare(replace(request, base_version=7))
     assert await client.submit(request) == request.batch_hash
@@ -205,7 +203,7 @@ async def test_a_server_that_was_restarted_gets_the_batch_whole(server: Server, 
     assert (await client.wait(request.batch_hash, 0.05)).version == 1
 
 
-async def test_what_another_client_prepared_under_the_same_hash_is_not_begun(server: Server, client: ArtClient) -> None:
+async def test_another_clients_prepared_batch_of_the_same_hash_is_not_used(server: Server, client: ArtClient) -> None:
     request = make_request(0)
     await client.prepare(request)
     async with server.client() as other:
@@ -226,7 +224,7 @@ async def test_a_refusal_says_why_and_not_that_nothing_was_prepared(client: ArtC
         await client.submit(request)
 
 
-async def test_a_client_that_hangs_up_while_it_sends_is_no_failure_of_the_server(
+async def test_a_client_that_hangs_up_while_sending_logs_no_server_failure(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     (route,) = [route for route in control_routes(server.backend) if "PUT" in (route.methods or ())]  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ async def test_payload_read_ahead_is_not_given_for_another_batch() -> None:
         assert inner.fetched == 2
 
 
-async def test_a_batch_that_comes_while_it_looks_is_found_by_whoever_waits() -> None:
+async def test_a_batch_that_comes_during_a_look_reaches_the_waiting_caller() -> None:
     world = World()
     async with reading(world) as (log, _):
         waiting = asyncio.create_task(log.next_batch(5.0))
@@ -103,7 +103,7 @@ async def test_a_batch_that_comes_while_it_looks_is_found_by_whoever_waits() -> 
         assert received_batch.batch == batch
 
 
-async def test_opened_again_it_goes_back_to_what_was_committed() -> None:
+async def test_a_reopened_log_goes_back_to_the_committed_offset() -> None:
     world = World()
     batches = world.add_batches(1)
     async with reading(world) as (log, _):

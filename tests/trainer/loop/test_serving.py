@@ -75,7 +75,7 @@ async def test_a_candidate_is_not_served() -> None:
     assert backend.promoted == []
 
 
-async def test_where_the_version_cannot_be_served_the_step_is_tried_again_and_trained_once() -> None:
+async def test_a_step_whose_version_cannot_be_served_is_trained_only_once() -> None:
     class Full(Noting):
         """Has no memory for another version at the first call."""
 
@@ -96,7 +96,7 @@ async def test_where_the_version_cannot_be_served_the_step_is_tried_again_and_tr
     assert backend.to_serve == [True, True]
 
 
-async def test_a_batch_that_was_trained_is_not_dropped_where_its_version_cannot_be_served() -> None:
+async def test_a_trained_batch_with_an_unservable_version_is_not_dropped() -> None:
     class Broken(Noting):
         """Cannot read the first checkpoint until somebody has mended it."""
 
@@ -119,7 +119,7 @@ async def test_a_batch_that_was_trained_is_not_dropped_where_its_version_cannot_
     assert [step.policy_version for step in world.steps() if isinstance(step, StepCompleted)] == [1, 2]
 
 
-async def test_what_an_earlier_attempt_may_still_train_is_served_by_the_trainer() -> None:
+async def test_a_version_that_an_earlier_attempt_trains_is_served_by_the_trainer() -> None:
     failures = [UnavailableError("hung up")]
 
     class HangsUp(Noting):

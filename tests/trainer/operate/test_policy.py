@@ -42,7 +42,7 @@ async def rolled_back_by_another(world: World, point: int) -> bool:
     return False
 
 
-async def test_a_quarantined_version_is_left_once_and_serves_nobody() -> None:
+async def test_a_quarantined_version_is_left_once_and_never_serves() -> None:
     world = World()
     world.add_batches(3)
     trainer = world.trainer()
@@ -63,7 +63,8 @@ async def test_a_quarantined_version_is_left_once_and_serves_nobody() -> None:
     assert not is_quarantined_above(lineage, 1), "after the roll-back there is nothing to leave"
 
 
-async def test_training_does_not_go_on_from_a_version_that_never_served_since_it_would_then_serve() -> None:
+async def test_training_does_not_continue_from_a_version_that_never_served() -> None:
+    """The version would then serve."""
     world = World()
     world.add_batches(3)
     trainer = world.trainer(serve="after_evaluation")
@@ -87,7 +88,7 @@ async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
     assert await rolled_back(world, 1) == (3, 2)
 
 
-async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:
+async def test_training_continues_from_the_version_rolled_back_to() -> None:
     world = World()
     batches = await world.train(3)
     assert await rolled_back(world, 1) == (3, 2)
@@ -253,7 +254,7 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
         await serve_version(world.backend, publish, later.ledger.lineage, SETTINGS, **order)
 
 
-async def test_a_rollback_to_a_version_whose_checkpoint_is_gone_is_refused_before_anything_is_written() -> None:
+async def test_a_rollback_to_a_version_without_checkpoint_writes_nothing() -> None:
     """Written first, it would leave a log whose head no backend can take."""
     world = World(backend=Forgetful())
     await world.train(3)

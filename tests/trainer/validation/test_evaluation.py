@@ -36,7 +36,7 @@ def test_a_mean_has_the_interval_of_its_standard_error() -> None:
     assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
-def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_measured_again() -> None:
+def test_a_repeated_measurement_gives_the_same_evaluation_record() -> None:
     samples = {"win_rate": [1.0, 0.0, 1.0], "turns": [3.0, 4.0, 5.0]}
     evaluation = build_evaluation(
         samples, model="agent", policy_version=3, name="held-out", now_ms=1, run_id="main", seed=7
@@ -75,7 +75,7 @@ def test_a_difference_of_shares_has_newcombes_interval() -> None:
     assert (round(low, 4), round(value, 4), round(high, 4)) == (0.0524, 0.2, 0.3339)
 
 
-def test_of_a_single_mean_nothing_is_certain() -> None:
+def test_a_single_value_makes_no_difference_certain() -> None:
     """One value has no spread: a width of nothing would call any difference certain."""
     before, after = (
         build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="h", now_ms=1)

@@ -36,7 +36,7 @@ def in_a_thread(task: EvaluationTask, context: EvaluationContext) -> Metrics:
 
 
 @pytest.mark.parametrize("agent", [later_first, in_a_thread])
-async def test_samples_stand_in_the_order_of_the_tasks(agent: Agent) -> None:
+async def test_samples_are_in_the_order_of_the_tasks(agent: Agent) -> None:
     assert await play(agent) == {"index": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "model": [1.0] * 6}
 
 
@@ -69,7 +69,7 @@ async def test_an_episode_that_fails_is_tried_again_with_the_same_task() -> None
     assert len(set(seen)) == 1
 
 
-async def test_an_episode_that_fails_for_good_fails_the_evaluation_and_ends_the_others() -> None:
+async def test_an_episode_that_always_fails_ends_the_whole_evaluation() -> None:
     ended: list[int] = []
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
@@ -86,7 +86,7 @@ async def test_an_episode_that_fails_for_good_fails_the_evaluation_and_ends_the_
     assert sorted(ended) == [0, 2, 3, 4, 5]
 
 
-async def test_an_episode_that_waits_for_what_is_cancelled_has_failed_like_any_other() -> None:
+async def test_an_episode_that_awaits_a_cancelled_task_fails_like_any_other() -> None:
     tries = 0
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
@@ -102,7 +102,7 @@ async def test_an_episode_that_waits_for_what_is_cancelled_has_failed_like_any_o
     assert tries == 2
 
 
-async def test_an_episode_in_which_an_extension_panics_has_failed_like_any_other() -> None:
+async def test_an_episode_whose_extension_panics_fails_like_any_other() -> None:
     class Panic(BaseException):
         pass
 
@@ -122,7 +122,7 @@ async def test_an_episode_that_hangs_is_given_up() -> None:
         await play(agent, episodes=1, timeout_s=0.01, tries=1)
 
 
-async def test_plain_functions_run_at_once_as_many_as_allowed_and_their_time_is_their_own() -> None:
+async def test_as_many_plain_functions_run_at_once_as_allowed() -> None:
     """As many as the machine has processors is less; what waits for a thread must not count as time of the episode."""
     together = threading.Barrier(64)
 

@@ -36,7 +36,7 @@ def promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None
     return None if promotion is None else promotion.version
 
 
-def test_the_newest_that_is_no_worse_is_promoted() -> None:
+def test_the_newest_version_that_is_not_worse_is_promoted() -> None:
     assert promoted(measured(0, 0.3), measured(1, 0.4), measured(2, 0.3), measured(3, 0.1)) == 2
 
 
@@ -53,11 +53,11 @@ def test_a_margin_asks_for_more_or_allows_for_noise() -> None:
     assert promoted(measured(0, 0.3), measured(1, 0.25), rule=allowing) == 1
 
 
-def test_measured_again_the_newest_record_counts() -> None:
+def test_the_newest_record_of_a_repeated_measurement_counts() -> None:
     assert promoted(measured(0, 0.3), measured(1, 0.9), measured(1, 0.1)) is None
 
 
-def test_certainty_is_not_had_from_one_episode() -> None:
+def test_one_episode_gives_no_certainty() -> None:
     evaluations = [
         build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="held out", now_ms=version)
         for version, value in ((0, 0.3), (1, 0.9))
@@ -98,7 +98,7 @@ class Meddled(MemoryLog):
         return received_batch
 
 
-async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat() -> None:
+async def test_a_candidate_must_beat_the_version_that_an_operator_serves() -> None:
     """Version 2 is better than 0, which the trainer believes to serve, and nobody has compared it with 3."""
     world = World()
     world.add_batches(3)
@@ -115,7 +115,7 @@ async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat()
     assert trainer.ledger.lineage.serving == 3
 
 
-async def test_a_trainer_that_a_rollback_has_fenced_serves_nothing_that_was_rolled_back() -> None:
+async def test_a_trainer_fenced_by_a_rollback_serves_no_rolled_back_version() -> None:
     world = World()
     world.add_batches(2)
 

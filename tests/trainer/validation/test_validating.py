@@ -89,7 +89,7 @@ async def test_the_record_carries_intervals_the_seed_and_what_was_asked() -> Non
     assert evaluation.metrics["win_low"] < evaluation.metrics["win"] == 0.2 < evaluation.metrics["win_high"]
 
 
-async def test_with_wait_no_step_starts_before_what_is_due_has_been_measured() -> None:
+async def test_with_wait_no_step_starts_before_due_measurements() -> None:
     world = World()
     steps_seen: list[int] = []
 
@@ -103,7 +103,7 @@ async def test_with_wait_no_step_starts_before_what_is_due_has_been_measured() -
     assert steps_seen == [0, 2, 4]
 
 
-async def test_without_wait_training_goes_on_for_one_interval_and_no_further() -> None:
+async def test_without_wait_training_continues_for_one_interval_at_most() -> None:
     world, released = World(), asyncio.Event()
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
@@ -142,7 +142,7 @@ async def test_a_stopped_evaluation_is_taken_up_by_the_next_trainer() -> None:
     assert measured(world)[-1] == 2
 
 
-async def test_an_agent_that_fails_or_returns_nothing_costs_its_measurement_and_not_the_training(
+async def test_a_failing_agent_costs_its_measurement_and_not_the_training(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -161,7 +161,7 @@ async def test_an_agent_that_fails_or_returns_nothing_costs_its_measurement_and_
     assert "example '3': the agent returned None" in caplog.text
 
 
-async def test_a_validation_set_that_has_changed_is_measured_anew() -> None:
+async def test_a_changed_validation_set_is_measured_again() -> None:
     world = World()
     world.add_batches(2)
     await trainer(world, validation()).run(until_idle=True)
@@ -180,7 +180,7 @@ async def test_a_candidate_is_served_once_its_own_validation_lets_it_through() -
     assert (await world.backend.versions()).serving == 3
 
 
-async def test_a_rule_that_asks_for_certainty_waits_until_the_difference_is_beyond_chance() -> None:
+async def test_a_rule_with_certainty_waits_for_a_difference_beyond_chance() -> None:
     world = World()
     world.add_batches(5)
     chosen, rule = validation(interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win", certain=True)
@@ -222,7 +222,7 @@ async def test_evaluations_are_written_between_steps_and_never_inside_one() -> N
     assert len(world.records(TRAINING_STEPS)) == 8
 
 
-async def test_an_endpoint_that_was_away_for_a_moment_does_not_end_promotion_for_good() -> None:
+async def test_an_endpoint_away_for_a_moment_does_not_end_promotion() -> None:
     """The version that serves is what candidates must beat: without its measurement none would ever be served."""
     world, away = World(), True
 

@@ -16,7 +16,7 @@ from tests.builders import make_version
 EXAMPLES = ({"id": "a", "question": "1+1"}, {"id": "b", "question": "2+2"})
 
 
-def test_examples_are_played_in_turn_each_attempt_with_a_seed_of_its_own() -> None:
+def test_examples_are_played_in_turn_with_one_seed_per_attempt() -> None:
     tasks = make_tasks(ValidationSet("held-out", 5, seed=3, examples=EXAMPLES))
     assert [(task.example_id, task.attempt) for task in tasks] == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2)]
     assert len({task.seed for task in tasks}) == 5
@@ -32,7 +32,7 @@ def test_an_agent_that_changes_its_task_changes_no_other_attempt() -> None:
     assert (second.example, row["tools"]) == ({"id": "a", "tools": ["search"]}, ["search"])
 
 
-def test_the_same_set_gives_the_same_tasks_and_a_larger_one_begins_with_them() -> None:
+def test_a_larger_set_begins_with_the_tasks_of_a_smaller_one() -> None:
     small, large = (make_tasks(ValidationSet("held-out", size, seed=3, examples=EXAMPLES)) for size in (4, 9))
     assert large[:4] == small
     assert make_tasks(ValidationSet("held-out", 4, seed=4, examples=EXAMPLES)) != small
@@ -49,7 +49,7 @@ def test_every_seed_fits_what_servers_take(seed: int, episodes: int) -> None:
     assert all(0 <= task.seed < 2**31 for task in make_tasks(ValidationSet("held-out", episodes, seed)))
 
 
-def test_a_set_is_named_by_all_that_is_asked() -> None:
+def test_the_name_of_a_set_depends_on_all_its_tasks() -> None:
     validation_set = ValidationSet("held-out", 4, 3, EXAMPLES)
     others = [
         ValidationSet("held-out", 5, 3, EXAMPLES),
@@ -90,7 +90,7 @@ def test_history_from_before_the_first_measurement_is_left_alone() -> None:
     assert due(21, 15, serving=21) == (20,)
 
 
-def test_a_serving_version_is_measured_first_where_candidates_have_grown_upon_it() -> None:
+def test_a_serving_version_is_measured_before_its_descendants() -> None:
     assert due(10, serving=3) == (3, 10)
     assert due(10, 3, serving=3) == (10,)
 

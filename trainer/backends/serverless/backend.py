@@ -22,9 +22,10 @@ from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.serverless.batches import find_singles, make_job_config, require_supported
-from rollbus.trainer.backends.serverless.events import FORGOTTEN, JobReport, name_metrics
+from rollbus.trainer.backends.serverless.events import FORGOTTEN, LOSS_NAMES, JobReport
 from rollbus.trainer.backends.serverless.following import JobFollower, WaitLimits
 from rollbus.trainer.backends.serverless.service import (
     JobNotTakenError,
@@ -254,7 +255,8 @@ class ServerlessBackend(JournaledBackend):
     def _record_version(
         self, sent: SentBatch, job: JobReport, checkpoint: ServiceCheckpoint, began_s: float | None
     ) -> TrainResult:
-        metrics = {**sent.draft.metrics, **(job.metrics or name_metrics(checkpoint.metrics))}
+        reported = job.metrics or name_service_metrics(checkpoint.metrics, loss_names=LOSS_NAMES)
+        metrics = {**sent.draft.metrics, **reported}
         if began_s is not None:
             metrics["update_seconds"] = time.monotonic() - began_s
         if job.state in ("failed", "forgotten"):

@@ -1,14 +1,14 @@
 """The events of a job → how it ended, and the metrics of the step. Pure."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.serverless.service import JobEvent
 
-OUR_NAMES = {"loss/train": "loss", "loss": "loss", "policy_loss": "loss", "grad_norm": "grad_norm"}
-"""Names of ours by the service's, whole or what follows its last `/`; all others become `service_…`."""
+LOSS_NAMES = ("loss/train", "loss", "policy_loss")
+"""What the service calls the loss."""
 NO_MESSAGE = "the service gave no reason"
 
 
@@ -37,7 +37,7 @@ def report_job(events: Iterable[JobEvent]) -> JobReport:
     for event in events:
         if event.kind == "gradient_step":
             steps += 1
-            for name, value in name_metrics(event.data).items():
+            for name, value in name_service_metrics(event.data, loss_names=LOSS_NAMES).items():
                 samples.setdefault(name, []).append(value)
         elif event.kind in ("training_ended", "training_failed"):
             metrics = _average(samples, steps)
@@ -47,17 +47,6 @@ def report_job(events: Iterable[JobEvent]) -> JobReport:
     return JobReport("running", _average(samples, steps))
 
 
-def name_metrics(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of the service: loss and norm of the gradient by our names, the others `service_…`."""
-    named: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        last = name.rpartition("/")[2]
-        named[OUR_NAMES.get(name) or OUR_NAMES.get(last) or f"service_{last}"] = float(value)
-    return named
-
-
 def _average(samples: Mapping[str, list[float]], steps: int) -> dict[str, float]:
-    means = {name: math.fsum(values) / len(values) for name, values in samples.items()}
+    means = {name: sum(values) / len(values) for name, values in samples.items()}  # fsum refuses inf with -inf
     return means | {"gradient_steps": float(steps)}

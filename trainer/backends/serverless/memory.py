@@ -4,6 +4,7 @@ Its answers are made of the types of ART's client, and a body is read by ART's o
 ART has. What the real service does beyond that is not known here. A checkpoint remembers what it was trained on.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ Handler = Callable[[web.Request], Awaitable[Answer]]
 HOST = "127.0.0.1"
 LARGEST_BODY_BYTES = 2**28
 PAGE_SIZE = 20
+HELD_LOOK_S = 0.02
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class MemoryServerless:
     failure_message: str | None = None
     """Of the jobs that end from now on; None lets them train."""
     failures: list[ScriptedFailure] = field(default_factory=list)
+    held_calls: set[str] = field(default_factory=set)
+    """Requests of these kinds are done at once, and answered when they are no longer named here."""
     models: dict[str, MemoryModel] = field(default_factory=dict)
     jobs: dict[str, MemoryJob] = field(default_factory=dict)
     clock_s: Callable[[], float] = time.monotonic
@@ -185,6 +189,8 @@ class MemoryServerless:
                 self.failures.remove(failure)
             self.finish_jobs()
             content = await handle(request) if failure is None or failure.is_late else None
+            while call in self.held_calls:  # noqa: ASYNC110 - whoever holds it need not know of the loop
+                await asyncio.sleep(HELD_LOOK_S)
             if failure is not None and failure.status is not None:
                 return _refuse(failure.status, f"{call} fails, as the script has it")
             if failure is not None or content is None:

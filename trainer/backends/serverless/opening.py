@@ -7,6 +7,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend
 from rollbus.trainer.backends.serverless.following import WaitLimits
+from rollbus.trainer.backends.serverless.service import TrainingService
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 
 API_KEY = "WANDB_API_KEY"
@@ -24,8 +25,7 @@ def find_api_key(access: ServerlessAccess) -> str:
 
 
 async def open_serverless(
-    access: ServerlessAccess,
-    api_key: str,
+    service: TrainingService,
     *,
     model: str,
     directory: Path,
@@ -35,11 +35,9 @@ async def open_serverless(
     waiting: WaitLimits,
 ) -> ServerlessBackend:
     """Return a backend that has found its model and its versions; its folder is `directory / model`."""
-    from rollbus.trainer.backends.serverless.client import ServerlessClient
-
     backend = ServerlessBackend(
         model,
-        ServerlessClient(access, api_key),
+        service,
         directory / model,
         max_tokens=max_tokens,
         retention=retention,

@@ -12,7 +12,6 @@ of its steps are versions. A step that was made in vain moved weights that are n
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     TrainRequest,
@@ -40,7 +40,6 @@ from rollbus.trainer.backends.wire import from_json, to_json
 logger = logging.getLogger(__name__)
 
 BASE_NAME = "rollbus-base"
-GRAD_NORM = "grad_norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ class TinkerBackend(JournaledBackend):
             )
         moved_from_s = time.monotonic()
         moved = await run.optim_step(make_optimizer(request.config))
-        metrics |= _name_service_metrics(output.metrics) | _name_service_metrics(moved)
+        metrics |= name_service_metrics(output.metrics) | name_service_metrics(moved)
         return metrics | {
             "learning_rate": request.config.learning_rate,
             "forward_backward_seconds": passed_s - started_s,
@@ -307,12 +306,3 @@ class TinkerBackend(JournaledBackend):
         super()._apply(entry)
         if tree.serving != serving:
             self._served_before = serving
-
-
-def _name_service_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the service's own figures: its norm of the gradient by our name, the others as `service_…`."""
-    named = {}
-    for name, value in metrics.items():
-        last = name.rpartition("/")[2]
-        named[last if last == GRAD_NORM else f"service_{last}"] = float(value)
-    return named

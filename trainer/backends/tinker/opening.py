@@ -6,6 +6,7 @@ from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.tinker.backend import TinkerBackend, TrainedModel
+from rollbus.trainer.backends.tinker.sdk import SdkService
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
 
 TOKENIZER = "tokenizer.json"
@@ -21,8 +22,6 @@ async def open_tinker(
     retention: Retention,
 ) -> TinkerBackend:
     """Return a backend that has found its versions; its folder is `directory / model`."""
-    from rollbus.trainer.backends.tinker.sdk import SdkService
-
     trained = TrainedModel(model, access.base_model, access.lora_rank, count_token_ids(tokenizer), max_tokens)
     backend = TinkerBackend(trained, SdkService(access), directory / model, retention)
     try:

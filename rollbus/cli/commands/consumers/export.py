@@ -104,7 +104,7 @@ def evaluation(settings: Settings, **request: Any) -> None:
 
 
 def _export(settings: Settings, *, folder: Path, run_id: str | None, **fields: Any) -> None:
-    from rollbus.consumers.clickhouse.questions.saved import require_run, stored_runs
+    from rollbus.consumers.clickhouse.questions.saved_questions import require_run, stored_runs
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export

@@ -10,7 +10,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.needs import require_topics
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.runtime.log_mark import AcceptedLoss

@@ -7,9 +7,9 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.needs import missing_topic
 from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.progress import show_progress
+from rollbus.cli.required_topics import missing_topic
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 

@@ -13,7 +13,7 @@ from rollbus.cli.root import Settings, with_options, with_settings
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 
 if TYPE_CHECKING:
-    from rollbus.consumers.clickhouse.questions.saved import QueryResult, SavedQuery
+    from rollbus.consumers.clickhouse.questions.saved_questions import QueryResult, SavedQuery
 
 
 output_options = with_options(
@@ -37,7 +37,7 @@ def sql() -> None:
 @sql.command("list")
 def list_() -> None:
     """List the saved questions and their parameters."""
-    from rollbus.consumers.clickhouse.questions.saved import list_queries
+    from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
 
     table = OutputTable("name", "answers", "parameters")
     for query in list_queries():
@@ -59,7 +59,7 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
 
     The namespace, and the run or model if there is only one, come from the settings unless they are given.
     """
-    from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
+    from rollbus.consumers.clickhouse.questions.saved_questions import load_query, run_query
 
     query = load_query(name)
     query_values = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
@@ -75,7 +75,7 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
 @with_settings
 def query(settings: Settings, statement: str, writes: bool, **form: Any) -> None:
     """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
-    from rollbus.consumers.clickhouse.questions.saved import ask
+    from rollbus.consumers.clickhouse.questions.saved_questions import ask
 
     try:
         answer = ask(settings.clickhouse, statement, writes=writes)

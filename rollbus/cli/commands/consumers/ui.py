@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rollbus.cli.listening import open_listener
+from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
@@ -32,11 +32,11 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
     from rollbus.runtime.http.server import make_server
-    from rollbus.ui.acting import Acting
     from rollbus.ui.actions import Commands
     from rollbus.ui.app import make_app
-    from rollbus.ui.asking import Asking
     from rollbus.ui.door import page_door, page_token
+    from rollbus.ui.page_questions import Asking
+    from rollbus.ui.page_reports import Acting
     from rollbus.ui.sessions import Sessions
     from rollbus.ui.token_text import load_texts
 

@@ -58,7 +58,7 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
 
 def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
     from rollbus.cli.stages import all_stages
-    from rollbus.consumers.clickhouse.questions.saved import ask
+    from rollbus.consumers.clickhouse.questions.saved_questions import ask
     from rollbus.health.reading import read_living_processes
     from rollbus.local import stack
     from rollbus.schemas.errors import ServiceError, UnavailableError

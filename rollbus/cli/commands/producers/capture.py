@@ -18,7 +18,7 @@ import click
 from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.silence import SILENCE
-from rollbus.cli.withholding import withhold_option
+from rollbus.cli.withhold_option import withhold_option
 from rollbus.schemas.records.events import StopReason
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
-from rollbus.cli.withholding import withhold_option
+from rollbus.cli.withhold_option import withhold_option
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field

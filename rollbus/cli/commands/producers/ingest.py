@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.listening import open_listener
-from rollbus.cli.needs import require_topics
+from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
-from rollbus.cli.withholding import withhold_option
+from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.tasks import start_task
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.listening import open_listener
+from rollbus.cli.open_listener import open_listener
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
-from rollbus.cli.withholding import withhold_option
+from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.principals import NAME, read_head, split_token
 

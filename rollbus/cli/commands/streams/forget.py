@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, OutputTable, format_count, format_time
 from rollbus.cli.places import find_places
 from rollbus.cli.progress import show_progress
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms

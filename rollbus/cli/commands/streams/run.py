@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from rollbus.cli.commands.producers.capture import capture
 from rollbus.cli.groups import Verbs, describe_unknown
-from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, OutputTable, echo
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.yaml_text import read_yaml
 from rollbus.schemas.errors import ConfigurationError

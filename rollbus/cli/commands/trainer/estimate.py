@@ -60,8 +60,8 @@ async def _estimate(
 ) -> None:  # fmt: skip
     from rollbus.cli.signals import stop_on_signals
     from rollbus.estimates.backlog import describe_backlog
+    from rollbus.estimates.candidate_estimator import CandidateEstimator, Progress
     from rollbus.estimates.estimate import estimate_version
-    from rollbus.estimates.following import CandidateEstimator, Progress
     from rollbus.estimates.sample import read_period, read_rescored
     from rollbus.estimates.scoring import EndpointScorer
     from rollbus.runtime.health.heart import beating

@@ -8,8 +8,8 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, OutputTable, echo, format_count, show_record, show_rows
+from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def rewards(settings: Settings, run_id: str | None, step: int | None) -> None:
     A report is in force, or earlier than another of its name, superseded, or too late for the step.
     """
     from rollbus.consumers.clickhouse.questions.output import as_table
-    from rollbus.consumers.clickhouse.questions.saved import run_query
+    from rollbus.consumers.clickhouse.questions.saved_questions import run_query
 
     chosen_run = settings.run(run_id).run_id
     values = {"namespace": settings.namespace, "run": chosen_run, "step": step or 0}

@@ -70,7 +70,7 @@ def test_half_a_character_in_any_place_is_read_or_refused(format_name: str, docu
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400])
-def test_a_score_that_is_no_finite_number_is_counted_and_no_reward(value: Any) -> None:
+def test_a_score_that_is_not_finite_is_counted_but_not_a_reward(value: Any) -> None:
     stats = {**RUNS[0], "feedback_stats": {"correct": {"n": 1, "avg": value}}}
     assert [reward.name for reward in Read("langsmith", [stats, *RUNS[1:]]).rewards] == []
     for format_name, kind, documents in (
@@ -119,7 +119,7 @@ def nested(depth: int) -> dict[str, Any]:
         ("otlp", span_with(attributes=[{"key": "deep", "value": nested(300)}]), "nested"),
     ],
 )
-def test_a_document_that_is_none_of_its_format_is_refused_with_the_reason(
+def test_a_document_of_another_format_is_refused_with_the_reason(
     format_name: str, document: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ForeignDocumentError, match=reason):

@@ -20,7 +20,7 @@ def calls_of(turn: TurnRecorded) -> list[Any]:
 
 
 @pytest.mark.parametrize("names", ["today", "legacy"])
-def test_an_agent_of_vercels_ai_sdk_is_read_with_its_texts_tools_and_call_ids(names: str) -> None:
+def test_a_vercel_ai_sdk_agent_is_read_with_texts_tools_and_call_ids(names: str) -> None:
     (document,) = json.loads((EXPORTS / "vercel-ai-7.0.173.json").read_text())[names]
     spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
     is_streamed: list[bool] = []

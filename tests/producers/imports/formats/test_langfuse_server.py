@@ -38,7 +38,7 @@ def load(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SDK_FILES)
-def test_the_same_calls_are_read_the_same_from_every_form_of_a_servers_answers(name: str) -> None:
+def test_every_form_of_a_servers_answers_gives_the_same_calls(name: str) -> None:
     for case, documents_by_form in load(name).items():
         for form, documents in documents_by_form.items():
             read = Read("langfuse", documents)
@@ -68,7 +68,7 @@ def test_an_offered_tool_is_read_from_every_form(name: str) -> None:
         assert tool["function"]["parameters"]["required"] == ["item"], form
 
 
-def test_what_a_server_says_twice_or_of_its_sender_is_not_counted_as_unread() -> None:
+def test_repeated_fields_and_sender_fields_are_not_counted_as_unread() -> None:
     for documents_by_form in load("langfuse-server-4.16.0-sdk-5.0.4").values():
         for documents in documents_by_form.values():
             unread = Read("langfuse", documents).unmapped
@@ -86,12 +86,12 @@ def test_scores_are_read_the_same_from_every_form(form: str) -> None:
     assert "langfuse.score.trace" not in read.unmapped
 
 
-def test_scores_that_do_not_name_their_subjects_are_refused_with_what_to_ask_for() -> None:
+def test_scores_without_subjects_are_refused_with_the_fields_to_request() -> None:
     with pytest.raises(ForeignDocumentError, match="fields=core,details,subject"):
         Read("langfuse", load("langfuse-server-4.16.0-others")["scores without subjects"])
 
 
-def test_the_manifest_beside_the_exported_files_is_no_part_of_a_trace() -> None:
+def test_the_manifest_of_an_export_gives_no_events() -> None:
     assert Read("langfuse", [load("langfuse-server-4.16.0-others")["manifest"]]).events == []
 
 

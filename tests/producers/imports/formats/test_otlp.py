@@ -243,12 +243,12 @@ def test_spans_in_any_order_and_twice_give_the_same_events(order: list[int], aga
 
 @settings(max_examples=count_examples(30), deadline=None)
 @given(st.integers(-3600, 3600))
-def test_clocks_of_services_that_are_apart_change_times_alone(by_s: int) -> None:
+def test_services_with_different_clocks_change_only_times(by_s: int) -> None:
     far = [shifted(span, by_s) if span["spanId"][-1] in "456" else span for span in AGENT]
     assert content(read(*far)) == content(read(*AGENT))
 
 
-def test_spans_whose_parents_did_not_come_are_one_episode_that_says_so() -> None:
+def test_spans_without_their_parents_are_one_partial_episode() -> None:
     episode = read(*(span for span in AGENT if span["spanId"][-1] not in "14"))
     assert [turn.completion.content for turn in episode.turns] == ["a1", "b1", "b2", "a2"]
     assert episode.started.labels["partial"] == "5 spans name a parent that did not come"
@@ -260,7 +260,7 @@ def test_spans_that_are_each_others_parents_are_read_to_the_end() -> None:
     assert [turn.completion.content for turn in episode.turns] == ["a"]
 
 
-def test_a_call_whose_texts_were_not_traced_is_no_failed_one() -> None:
+def test_a_call_without_traced_texts_is_not_a_failed_one() -> None:
     usage: dict[str, Any] = {"gen_ai.usage.input_tokens": 130, "gen_ai.usage.output_tokens": 41}
     span = make_span(1, **{**ASKED, **usage, "gen_ai.response.finish_reasons": ["STOP"]})
     (turn,) = read(span).turns

@@ -31,7 +31,7 @@ from tests.trainer.backends.serverless.scene import ServerlessScene, make_art_re
         ),
     ],
 )
-async def test_a_setting_that_the_service_does_not_have_is_refused_by_name_and_nothing_is_sent(
+async def test_an_unsupported_setting_is_refused_before_a_job_is_sent(
     tmp_path: Path, settings: dict[str, Any], refused: str
 ) -> None:
     config = TrainConfig.model_validate({"advantages": "art", **settings})

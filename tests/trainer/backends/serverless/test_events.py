@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rollbus.trainer.backends.serverless.events import name_metrics, report_job
+from rollbus.trainer.backends.serverless.events import report_job
 from rollbus.trainer.backends.serverless.service import JobEvent
 
 STARTED, ENDED = JobEvent("1", "training_started", {"num_sequences": 2}), JobEvent("9", "training_ended", {})
@@ -25,10 +25,17 @@ def test_a_job_that_failed_says_why(data: dict[str, str], message: str) -> None:
     assert (report.state, report.message) == ("failed", message)
 
 
-def test_a_job_without_an_end_is_running_also_after_an_event_of_an_unknown_kind() -> None:
+def test_an_event_of_an_unknown_kind_does_not_end_a_job() -> None:
     assert report_job([STARTED, JobEvent("2", "checkpoint_saved", {})]).state == "running"
 
 
-def test_only_finite_numbers_are_metrics() -> None:
-    values = {"policy_loss": 0.5, "tokens_per_second": 7, "entropy": math.nan, "is_late": True, "name": "x"}
-    assert name_metrics(values) == {"loss": 0.5, "service_tokens_per_second": 7.0}
+@pytest.mark.parametrize("name", ["loss/train", "loss", "policy_loss", "train/policy_loss"])
+def test_the_services_loss_has_our_name(name: str) -> None:
+    assert report_job([JobEvent("2", "gradient_step", {name: 0.5}), ENDED]).metrics["loss"] == 0.5
+
+
+@pytest.mark.parametrize("losses", [(0.5, math.nan), (math.inf, -math.inf)])
+def test_a_loss_that_is_not_finite_stays_one_over_the_steps_of_a_job(losses: tuple[float, float]) -> None:
+    """The alarm about divergence looks for it."""
+    steps = [JobEvent(str(loss), "gradient_step", {"loss/train": loss}) for loss in losses]
+    assert math.isnan(report_job([STARTED, *steps, ENDED]).metrics["loss"])

@@ -116,7 +116,7 @@ async def test_a_kill_at_every_point_of_a_step_leaves_one_version_and_one_job(tm
             assert len(scene.trained_jobs) == 3, point
 
 
-async def test_a_kill_at_every_point_of_the_first_start_leaves_a_backend_that_trains(tmp_path: Path) -> None:
+async def test_a_kill_anywhere_in_the_first_start_leaves_a_working_backend(tmp_path: Path) -> None:
     killer = Killer()
     async with ServerlessScene(tmp_path / "points").serve() as scene:
         await train_until_killed(scene, killer, FIRST)
@@ -152,7 +152,7 @@ async def test_a_batch_whose_answer_was_lost_gets_the_metrics_of_its_checkpoint(
         await backend.close()
 
 
-async def test_a_checkpoint_that_comes_after_settle_s_but_before_the_batch_is_sent_again_is_its_version(
+async def test_a_late_checkpoint_before_the_second_sending_is_the_version(
     tmp_path: Path,
 ) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
@@ -165,7 +165,7 @@ async def test_a_checkpoint_that_comes_after_settle_s_but_before_the_batch_is_se
         assert (backend.weights_tree.head, len(scene.service.jobs)) == (2, 2)
 
 
-async def test_a_job_that_comes_later_than_settle_s_has_trained_its_batch_twice_and_is_reported(
+async def test_a_job_that_appears_after_settle_s_is_reported_as_trained_twice(
     tmp_path: Path,
 ) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
@@ -194,7 +194,7 @@ async def test_a_job_that_comes_later_than_settle_s_has_trained_its_batch_twice_
         assert len(scene.trained_jobs) == 3
 
 
-async def test_a_checkpoint_that_comes_after_its_batch_became_a_version_is_reported_before_anything_is_sent(
+async def test_an_unexpected_checkpoint_is_reported_before_a_batch_is_sent(
     tmp_path: Path,
 ) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
@@ -212,7 +212,7 @@ async def test_a_checkpoint_that_comes_after_its_batch_became_a_version_is_repor
         assert backend.weights_tree.versions[3] == (1, SECOND.batch_hash)
 
 
-async def test_another_batch_waits_for_what_became_of_the_one_before(tmp_path: Path) -> None:
+async def test_another_batch_waits_for_the_fate_of_the_one_before(tmp_path: Path) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
         backend = await scene.start()
         scene.service.failures.append(ScriptedFailure("create_job", None, is_late=True))

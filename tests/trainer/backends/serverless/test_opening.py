@@ -21,9 +21,8 @@ def make_settings(folder: Path, url: str, *, train: dict[str, Any] | None = None
     )
 
 
-async def test_the_key_of_the_environment_is_used_although_art_would_begin_a_run_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_api_key_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ART itself would begin a run at W&B with it."""
     monkeypatch.setenv("WANDB_API_KEY", "key")
     async with ServerlessScene(tmp_path).serve() as scene, open_backend(make_settings(tmp_path, scene.url)) as backend:
         assert (await backend.capabilities()).backend == "art-serverless"
@@ -37,7 +36,7 @@ async def test_without_a_key_a_start_says_where_it_goes(tmp_path: Path, monkeypa
             pass
 
 
-async def test_settings_of_the_update_that_the_service_does_not_have_are_refused_at_the_start(tmp_path: Path) -> None:
+async def test_unsupported_update_settings_are_refused_at_the_start(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, "http://127.0.0.1:9/v1", train={"loss": "dppo"}, api_key="key")
     with pytest.raises(ConfigurationError, match=r"does not know loss: dppo, advantages: given"):
         async with open_backend(settings):

@@ -40,9 +40,7 @@ async def test_a_batch_that_the_service_refuses_is_rejected(tmp_path: Path, stat
 
 
 @pytest.mark.parametrize("status", [409, 500, 502, 503])
-async def test_after_an_answer_that_leaves_it_open_a_checkpoint_is_waited_for_before_a_batch_is_sent_again(
-    tmp_path: Path, status: int
-) -> None:
+async def test_a_batch_with_an_ambiguous_answer_waits_for_its_checkpoint(tmp_path: Path, status: int) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
         backend, request = await scene.start(), make_art_request(0)
         scene.service.failures.append(ScriptedFailure("create_job", status))
@@ -121,7 +119,7 @@ async def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
             await backend.close()
 
 
-async def test_a_model_that_was_trained_elsewhere_begins_only_where_the_settings_say_so(tmp_path: Path) -> None:
+async def test_a_model_trained_elsewhere_begins_only_at_the_accepted_step(tmp_path: Path) -> None:
     async with ServerlessScene(tmp_path).serve() as scene:
         backend = await scene.start()
         await submit_and_wait(backend, make_art_request(0))

@@ -100,7 +100,7 @@ async def test_a_kill_at_every_point_of_a_step_leaves_one_version_and_one_step(t
 
 
 @pytest.mark.parametrize("at", range(6))
-async def test_a_kill_at_every_point_of_the_first_start_leaves_a_backend_that_trains(tmp_path: Path, at: int) -> None:
+async def test_a_kill_anywhere_in_the_first_start_leaves_a_working_backend(tmp_path: Path, at: int) -> None:
     service = MemoryTinker(vocabulary=64)
     await train_until_killed(service, tmp_path, Killer(at), FIRST)
     backend = await train_undisturbed(service, tmp_path, FIRST)
@@ -108,7 +108,7 @@ async def test_a_kill_at_every_point_of_the_first_start_leaves_a_backend_that_tr
     assert service.find(backend.weights_tree.checkpoints[1]).steps == 1
 
 
-async def test_a_state_that_a_rolled_back_attempt_saved_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
+async def test_a_rolled_back_attempts_state_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
     """The attempt died before its state was recorded, and the model went another way meanwhile."""
     service = MemoryTinker(vocabulary=64)
     await train_undisturbed(service, tmp_path, FIRST)

@@ -99,7 +99,7 @@ def test_the_pull_of_dro_is_on_the_scale_of_its_advantages() -> None:
         ({"entropy_bonus": 0.01}, "entropy_bonus: 0.01"),
     ],
 )
-def test_what_no_service_has_is_named(changes: dict[str, object], name: str) -> None:
+def test_a_setting_that_no_service_has_is_named(changes: dict[str, object], name: str) -> None:
     config = TrainConfig.model_validate(changes)
     assert find_unsupported(config) == [name]
     with pytest.raises(UnavailableError, match=name):

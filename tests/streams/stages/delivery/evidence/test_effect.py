@@ -47,7 +47,7 @@ def test_without_episodes_nothing_is_known() -> None:
     assert judge(Effect(), goal="more", margin=0.02, tolerance=0, alpha=0.05) == "unknown"
 
 
-def test_a_share_that_grows_while_tasks_get_harder_does_not_make_the_canary_look_worse() -> None:
+def test_a_share_that_grows_with_harder_tasks_does_not_harm_the_canary() -> None:
     chance, outcomes = Random(5), list[Outcome]()
     for share, good in ((0.05, 0.9), (0.5, 0.3)):
         for _ in range(3_000):
@@ -66,7 +66,7 @@ def test_the_verdict_names_what_is_certain(effect: float, verdict: str) -> None:
     assert judge(evidence, goal="more", margin=0.06, tolerance=0, alpha=0.05) == verdict
 
 
-def test_where_less_is_better_the_verdicts_turn_round() -> None:
+def test_verdicts_are_reversed_if_less_is_better() -> None:
     longer = observe(traffic(0.2))
     assert judge(longer, goal="less", margin=0.02, tolerance=0, alpha=0.05) == "worse"
     assert judge(longer, goal="less", margin=0.02, tolerance=0.5, alpha=0.05) == "unknown"

@@ -37,7 +37,7 @@ def test_a_canary_without_a_difference_is_rarely_judged_at_many_looks(name: str)
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("world", NULLS.values(), ids=NULLS)
-def test_of_ten_thousand_canaries_without_a_difference_few_are_judged(world: World) -> None:
+def test_few_of_ten_thousand_equal_canaries_are_judged(world: World) -> None:
     _require_few_errors(world, runs=10_000, least_naive=0.4)
 
 
@@ -58,7 +58,7 @@ def test_a_gamed_reward_is_stopped_by_what_falls_before_it_is_promoted() -> None
 
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
-def test_of_ten_thousand_pairs_of_canaries_the_second_is_judged_by_itself() -> None:
+def test_a_second_canary_is_judged_by_its_own_evidence_alone() -> None:
     first, second = two_in_a_row(runs=10_000, seed=7)
     assert (first.worse >= 0).mean() > 0.95
     assert ((second.worse >= 0) | (second.better >= 0)).mean() <= ALPHA

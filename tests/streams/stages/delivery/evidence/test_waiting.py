@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.delivery.late import NAIVE, WORLDS, LateWorld, play
+from benchmarks.delivery.late_canaries import NAIVE, WORLDS, LateWorld, play
 from rollbus.streams.stages.delivery.evidence.waiting import LEAST_REWARDS, Delays, choose_wait
 
 ALPHA = 0.05
@@ -33,12 +33,12 @@ def test_rewards_that_never_come_are_not_waited_for() -> None:
     assert choose_wait(delays, came=NONE, outstanding=Counter({20: 50}), longest_ms=HOUR_MS) == 10
 
 
-def test_a_reward_that_comes_later_than_all_others_is_waited_for_from_then_on() -> None:
+def test_the_latest_reward_so_far_lengthens_the_wait() -> None:
     delays = delays_of([10] * 200)
     assert choose_wait(delays, came=Counter({70_000: 1}), outstanding=NONE, longest_ms=HOUR_MS) == 70_000
 
 
-def test_what_is_known_of_too_few_rewards_shortens_nothing() -> None:
+def test_too_few_rewards_do_not_shorten_the_wait() -> None:
     delays = delays_of([10] * (LEAST_REWARDS - 1), never=10_000)
     assert choose_wait(delays, came=Counter({10: 10_000}), outstanding=NONE, longest_ms=HOUR_MS) is None
 

@@ -11,7 +11,7 @@ import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
 from tests.builders import make_score, make_step
 from tests.consumers.story import Record
 from tests.services.clickhouse.test_queries import answer, new_database, write

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RunConfig
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
-from rollbus.streams.state import recent
-from rollbus.streams.state.recent import Recent
+from rollbus.streams.state import recent_keys
+from rollbus.streams.state.recent_keys import Recent
 from rollbus.streams.state.rows import INT
 from rollbus.streams.state.table import PartitionState
 from tests.builders import make_group, make_score
-from tests.stepping import Stepper
+from tests.stepper import Stepper
 
 
 @pytest.fixture(autouse=True)
 def three_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "MOST_KEYS", 3)
+    monkeypatch.setattr(recent_keys, "MOST_KEYS", 3)
 
 
 def restore_recent(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -20,7 +20,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.steps import DroppedMember, TrainedMember
 from tests.builders import START_MS, make_score, make_step, make_trajectory
 from tests.consumers.story import Record, story
-from tests.services.clickhouse.test_apart import of_run
+from tests.services.clickhouse.test_namespaces_apart import of_run
 from tests.services.clickhouse.test_queries import make_removal, new_database, write
 
 pytestmark = pytest.mark.services
@@ -126,7 +126,7 @@ def test_a_turn_names_its_trajectory_and_version(settings: ClickHouseSettings) -
     assert len(turns) == ask(settings, count).rows[0][0]
 
 
-def test_the_way_from_feedback_to_gradient_has_a_row_for_each_reward_of_a_trained_trajectory(
+def test_feedback_to_gradient_has_a_row_for_each_trained_reward(
     settings: ClickHouseSettings,
 ) -> None:
     views = f"{settings.database}_views"
@@ -185,7 +185,7 @@ def test_a_record_that_was_delivered_twice_is_there_once(engine: sa.Engine) -> N
     ("namespace", "run", "count"),
     [("rollbus.", "main", 9), ("rollbus.", "second", 9), ("contested.", "main", 7), ("replay-scored.", "main", 8)],
 )
-def test_the_plain_fates_and_their_counts_are_those_of_the_view_with_parameters(
+def test_plain_fates_equal_those_of_the_view_with_parameters(
     settings: ClickHouseSettings, engine: sa.Engine, namespace: str, run: str, count: int
 ) -> None:
     fates = sa.Table("fates", sa.MetaData(), autoload_with=engine)

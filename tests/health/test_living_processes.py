@@ -67,5 +67,5 @@ async def test_a_process_of_another_container_lives_by_its_next_beat() -> None:
     assert await kinds([beat_of("worker", pid)], [beat_of("worker", pid, age_s=0.01)]) == ["worker"]
 
 
-async def test_one_of_another_machine_counts_by_its_beat_alone() -> None:
+async def test_a_process_of_another_machine_counts_by_its_beat_alone() -> None:
     assert await kinds([make_beat("trainer")]) == ["trainer"]

@@ -64,7 +64,7 @@ def test_records_between_two_ticks_are_replayed_before_the_second() -> None:
     assert collect_inputs(log, 0) == {1: [config], 2: [version, end]}
 
 
-def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> None:
+def test_the_last_earlier_record_of_each_kind_holds_in_the_range() -> None:
     configs = [make_config("curriculum", run_config, run_id="main") for run_config in (RUN, OTHER_RUN)]
     of_another_run, old = make_config("curriculum", RUN, run_id="alone"), make_version(1)
     log = [make_tick(0), configs[0], of_another_run, old, make_tick(1), configs[1], make_command("end_window"),
@@ -74,7 +74,7 @@ def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> N
     assert collect_inputs(log, 2)[2] == [configs[1], make_command("end_window")]
 
 
-def test_a_version_that_was_served_again_before_the_range_is_the_newest_still() -> None:
+def test_a_version_served_again_before_the_range_is_the_newest() -> None:
     """The curriculum measures lag from the version last made or served: what held is told in the order it came to."""
     again = make_version(1, state="serving")
     log = [make_version(1), make_tick(0), make_version(2), make_tick(1), again, make_tick(2), make_tick(3)]
@@ -139,7 +139,7 @@ def shape(log: Sequence[Any]) -> list[str]:
             for r in log]  # fmt: skip
 
 
-async def test_a_batch_that_live_knows_not_is_answered_at_once_as_skipped() -> None:
+async def test_a_batch_unknown_to_live_is_answered_at_once_as_skipped() -> None:
     log, batches = await run_log(source(make_tick(0), *scores("a", "b"), make_tick(1)), LiveInputs())
     assert shape(log) == ["0", "Group", "skipped", "Group", "skipped", "1"]
     assert len(batches) == 2
@@ -149,7 +149,7 @@ async def known_batches(*records: Any) -> list[TrainingBatch]:
     return (await run_log(source(*records), LiveInputs()))[1]
 
 
-async def test_a_batch_that_live_cut_too_gets_its_outcome_at_the_same_time_as_in_live() -> None:
+async def test_a_batch_that_live_also_cut_gets_its_outcome_at_lives_time() -> None:
     records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2), make_tick(3))
     first, _ = await known_batches(*records)
     outcome = make_outcome(first)
@@ -186,7 +186,7 @@ async def test_a_replayed_record_takes_effect_before_its_tick() -> None:
     assert shape(log) == ["0", "Group", "skipped", "1", "Group", "skipped", "PolicyVersion", "2", "3"]
 
 
-async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
+async def test_groups_of_one_round_come_in_the_order_of_live() -> None:
     records = (make_tick(0), *scores("a", "b", "c"), make_tick(1))
     log, _ = await run_log(source(*records), LiveInputs())
     a, b, c = (record for record in log if isinstance(record, Group))
@@ -198,7 +198,7 @@ async def test_within_a_round_groups_come_in_the_order_that_live_had() -> None:
     assert [record for record in log if isinstance(record, Group | PolicyVersion)] == [c, make_version(3), a, b]
 
 
-async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
+async def test_earlier_records_in_force_hold_for_the_first_record_of_a_range() -> None:
     live_inputs = LiveInputs()
     live_inputs.before[BEFORE_ALL] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
     log, _ = await run_log(source(*scores("a"), make_tick(0)), live_inputs)
@@ -231,7 +231,7 @@ async def test_a_command_is_replayed_after_the_early_groups_before_it() -> None:
     assert [live.record for live in live_inputs.due(3)] == [end]
 
 
-async def test_a_replay_of_the_run_log_ends_a_window_after_the_early_groups_before_the_command() -> None:
+async def test_a_replay_ends_a_window_after_the_early_groups_before_its_command() -> None:
     run = RUN.model_copy(update={"curriculum": CurriculumConfig(mode="harness", groups_per_window=9)})
     log = [make_tick(0), make_group("g1"), make_command("end_window"), make_tick(1), make_tick(2), make_tick(3)]
     of_round_2 = {1: (("round", b"2"),)}
@@ -279,7 +279,7 @@ async def test_two_concurrent_searches_for_a_score_read_no_further_than_it() -> 
     assert reading.position == 3
 
 
-async def test_a_score_that_live_never_gave_is_searched_once_to_the_end_of_the_range() -> None:
+async def test_a_missing_score_is_searched_only_once_to_the_end_of_the_range() -> None:
     at = [Location(topic="trajectories", partition=0, offset=offset) for offset in (3, 4, 2, 6, 7, 8)]
     revisions = (0, 0, 0, 1, 0, 0)
     score_list = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
@@ -292,7 +292,7 @@ async def test_a_score_that_live_never_gave_is_searched_once_to_the_end_of_the_r
     assert await recorded_scores.find("hint", "t2", 0) == score_list[2]
 
 
-async def test_of_a_score_that_stands_twice_the_first_holds() -> None:
+async def test_the_first_of_two_equal_scores_holds() -> None:
     twice = [make_score("t1", 0.1), make_score("t1", 0.9), make_score("t2", 0.2)]
     recorded_scores = RecordedScores([ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(twice)])])
     score_found = await recorded_scores.find("hint", "t1", 0)

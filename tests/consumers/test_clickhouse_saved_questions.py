@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import bind, list_queries, load_query, parse_query
+from rollbus.consumers.clickhouse.questions.saved_questions import bind, list_queries, load_query, parse_query
 from rollbus.consumers.clickhouse.store.migrator import Migration, find_pending, load_migrations, split_statements
 from rollbus.schemas.errors import ConfigurationError
 
@@ -84,7 +84,7 @@ def test_a_header_that_is_not_whole_is_refused() -> None:
         parse_query("a", "-- name: a\n-- What.\n-- param run String\nSELECT 1")
 
 
-def test_no_sql_takes_the_variance_of_floats_in_the_form_that_subtracts_large_sums() -> None:
+def test_no_sql_computes_a_variance_by_subtracting_large_sums() -> None:
     unstable = re.compile(
         r"\b(stddev|var|covar|skew|kurt)(Samp|Pop)(If|State|Merge|Array|OrNull)*\s*\(|\bcorr(If|State)?\s*\("
     )

@@ -70,9 +70,10 @@ async def test_failed_inserts_are_repeated_until_every_row_is_there_once(
     assert doubled <= {"policy_versions"}, "that one comes over two topics; what was sent again was not taken again"
 
 
-async def test_clickhouse_started_after_the_sink_and_killed_while_it_writes_has_everything_once_it_is_back(
+async def test_clickhouse_killed_during_a_write_has_every_row_after_its_return(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
+    """Its first start is also later than the sink's."""
     port = find_free_port()
     service = ServiceProcess(clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "log")
     clickhouse = ClickHouseSettings(host=HOST, port=port)

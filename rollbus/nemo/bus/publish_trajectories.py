@@ -15,7 +15,7 @@ from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Tr
 
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
 from rollbus.nemo.bus.transcripts import STEP_REWARD
-from rollbus.nemo.runs.recording import RunRecording
+from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.producers.turns.turn_record import Exchange

@@ -1,6 +1,6 @@
 """How long many partitions take to settle on idle workers: at the start, after a kill, after one joins, after one ends.
 
-python -m benchmarks.streams.many [partitions] [workers] [settings as JSON]
+python -m benchmarks.streams.many_partitions [partitions] [workers] [settings as JSON]
 
 The numbers may be several, with commas; `{"tick_interval_ms": 5000}` changes a setting of the workers. Each worker is a
 process with assembly, scoring and grouping, forked from this one, so that what importing takes is left out. Settled is:

@@ -1,7 +1,7 @@
 """`rollbus`, or a trainer of the tests, that dies once just after an optimizer step, which nothing has recorded yet.
 
-    python -m tests.tinker.dying MARK rollbus ARGUMENTS…        the command line
-    python -m tests.tinker.dying MARK trainer SETTINGS_JSON     a trainer
+    python -m tests.tinker.dying_process MARK rollbus ARGUMENTS…        the command line
+    python -m tests.tinker.dying_process MARK trainer SETTINGS_JSON     a trainer
 
 It dies if the file MARK is there, and removes it first.
 """

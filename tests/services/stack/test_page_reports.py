@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -17,9 +17,9 @@ from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.replay.kafka.source import read_whole
 from rollbus.streams.stages.assembly.rewards import TakenReport, standing
-from rollbus.ui.acting import Acting
 from rollbus.ui.actions import Commands
-from rollbus.ui.asking import Asking
+from rollbus.ui.page_questions import Asking
+from rollbus.ui.page_reports import Acting
 from rollbus.ui.sessions import PageJudge
 from tests.services.clickhouse.sink_fixtures import create_topics, run_until_written, sink_settings
 from tests.services.streams.fixtures import stream_settings
@@ -63,7 +63,7 @@ async def test_verdicts_and_members_reach_the_tables_that_the_page_reads(setting
     assert sorted((name, members, has_it) for name, members, _, has_it in sets) == [("gold", 1, 0), ("other", 1, 0)]
 
 
-async def test_of_a_judges_verdicts_the_newest_is_in_force_beside_those_of_others(settings: SinkSettings) -> None:
+async def test_each_judges_newest_verdict_is_in_force(settings: SinkSettings) -> None:
     await create_topics(settings)
     acting = Acting(settings.kafka, settings.namespace, signing=KEYS)
     for judge, value in (("ann", 0.0), ("bob", 0.5), ("ann", 1.0), ("cid", 0.25), ("cid", None)):

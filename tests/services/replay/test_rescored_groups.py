@@ -64,7 +64,7 @@ async def test_a_rescored_group_is_judged_by_the_trajectories_of_the_replay(shar
     assert digests_by_processes[1] == digests_by_processes[2]
 
 
-async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_namespace(shared_log: Settings) -> None:
+async def test_a_dry_run_judges_trajectories_in_the_namespace_of_its_scores(shared_log: Settings) -> None:
     first = judging(shared_log, name_of(shared_log, "first"))
     digests = {digest.stage: digest.digest for digest in (await first.run()).digests}
     later = judging(shared_log, "again", stages=("grouping", "group-scoring"))
@@ -75,7 +75,7 @@ async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_na
     assert again.records["run-log"] > 0
 
 
-async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_group_had_closed(
+async def test_a_judge_never_sees_an_episode_forgotten_after_its_group_closed(
     shared_log: Settings,
 ) -> None:
     first = judging(shared_log, name_of(shared_log, "before"))
@@ -125,7 +125,7 @@ async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(ne
     assert "--rescore" in (score_by_episode["e0"].error or "")
 
 
-async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed_from_the_events(
+async def test_a_replay_keeps_recorded_scores_across_a_change_of_scoring(
     settings: Settings,
 ) -> None:
     stream = settings.stream_settings()

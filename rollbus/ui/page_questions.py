@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
-from rollbus.consumers.clickhouse.questions.saved import (
+from rollbus.consumers.clickhouse.questions.saved_questions import (
     READ_ONLY,
     SavedQuery,
     bind,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.making import copier, unfrozen
+from rollbus.schemas.record_makers import copier, unfrozen
 from rollbus.schemas.records.events import WriterClosed
 
 
@@ -30,11 +30,11 @@ class Visit:
 visit_of = copier(Ticket, Visit, "minutes")
 
 
-def test_what_both_have_is_copied_and_the_rest_is_given() -> None:
+def test_common_fields_are_copied_and_the_rest_is_given() -> None:
     assert visit_of(Ticket(name="Ada", seat=3), minutes=90) == Visit(name="Ada", seat=3, minutes=90)
 
 
-def test_what_is_given_wins_over_what_is_copied() -> None:
+def test_a_given_value_wins_over_a_copied_one() -> None:
     move = copier(Ticket, Ticket, "seat")
     assert move(Ticket(name="Ada", seat=3, price=2.5), seat=4) == Ticket(name="Ada", seat=4, price=2.5)
 

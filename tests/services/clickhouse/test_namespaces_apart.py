@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import event_id, trajectory_id

@@ -2,7 +2,7 @@
 
 import socket
 
-from tests.producers.recorded import run_program
+from tests.producers.recorded_events import run_program
 
 PROGRAM = """
 import logging, sys, time

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
-from rollbus.consumers.clickhouse.questions.saved import ask, run_query
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.sink import run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -55,9 +55,7 @@ def is_anything_lost(settings: SinkSettings) -> dict[str, dict[str, Any]]:
     return {row.pop("topic"): row | {"ranges": None} for row in rows}
 
 
-async def test_the_sink_names_a_dropped_table_and_the_command_that_brings_it_back(
-    written: SinkSettings, tmp_path: Path
-) -> None:
+async def test_the_sink_names_a_dropped_table_and_the_rebuild_command(written: SinkSettings, tmp_path: Path) -> None:
     before = counts(written)
     command(written, "DROP TABLE scores")
     command(written, "DROP TABLE turns")
@@ -74,9 +72,7 @@ async def test_the_sink_names_a_dropped_table_and_the_command_that_brings_it_bac
     assert all(row["absorbed"] <= 1 and row["holes"] == 0 for row in is_anything_lost(written).values())
 
 
-async def test_the_sink_names_a_column_that_was_altered_by_hand_and_the_command_that_brings_it_back(
-    written: SinkSettings, tmp_path: Path
-) -> None:
+async def test_the_sink_names_an_altered_column_and_the_rebuild_command(written: SinkSettings, tmp_path: Path) -> None:
     before = counts(written)
     command(written, "ALTER TABLE episodes RENAME COLUMN task TO task_name")
     command(written, "ALTER TABLE drops DROP COLUMN detail")
@@ -99,7 +95,7 @@ async def test_the_sink_names_a_column_that_was_altered_by_hand_and_the_command_
     assert counts(written) == before | {"drops": before["drops"] + 1}
 
 
-async def test_a_range_that_a_frozen_sink_notes_too_late_hides_no_longer_one(written: SinkSettings) -> None:
+async def test_a_late_range_of_a_frozen_sink_hides_no_longer_range(written: SinkSettings) -> None:
     """Its successor has cut a longer range from the same offset, and written it, before the frozen one goes on."""
     client = ClickHouse(written.clickhouse)
     place = {"namespace": written.namespace, "kafka_topic": "drops", "kafka_partition": 0, "from_offset": 9_000}
@@ -156,9 +152,7 @@ async def test_a_new_database_is_refused_until_the_log_has_filled_it(written: Si
     assert counts(new) == before
 
 
-async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_them(
-    written: SinkSettings, tmp_path: Path
-) -> None:
+async def test_a_rebuild_fills_a_backup_older_than_the_committed_offsets(written: SinkSettings, tmp_path: Path) -> None:
     stored_rows = is_anything_lost(written)["producer-reports"]["stored"]
     await send(written, reports(2))
     await run_until_written(written)
@@ -174,7 +168,7 @@ async def test_a_backup_that_ends_before_the_committed_offsets_is_filled_up_to_t
     await run_until_written(written)
 
 
-async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSettings, tmp_path: Path) -> None:
+async def test_an_archive_fills_the_hole_that_retention_left(written: SinkSettings, tmp_path: Path) -> None:
     stored_rows = counts(written)["producer_reports"]
     await send(written, reports(4))
     log = await archive_of(written, tmp_path)
@@ -193,7 +187,7 @@ async def test_an_archive_closes_the_hole_that_retention_tore(written: SinkSetti
     assert counts(written)["producer_reports"] == stored_rows + 6
 
 
-async def test_old_rows_expire_by_the_settings_and_a_rebuild_does_not_bring_them_back(settings: SinkSettings) -> None:
+async def test_rows_expired_by_the_settings_do_not_return_in_a_rebuild(settings: SinkSettings) -> None:
     await create_topics(settings)
     at_ms = int(time.time() * 1000) - 40 * DAY_MS
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers) as producer:

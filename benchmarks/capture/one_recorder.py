@@ -1,6 +1,6 @@
 """Time one recorder on the caller's thread, and the client's own validation, and print both as JSON.
 
-python -m benchmarks.capture.one <variant> <calls>
+python -m benchmarks.capture.one_recorder <variant> <calls>
 
 CPU time of the calling thread: what other threads of the recorder do is not in it, nor what other programs take.
 """

@@ -15,8 +15,8 @@ from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.delivery import EpisodeObserved, PolicyDecision, route
 from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.schemas.records.trajectories import Location
-from rollbus.streams.stages.delivery.collecting import findings
 from rollbus.streams.stages.delivery.evidence.verdict import Verdict
+from rollbus.streams.stages.delivery.metric_verdicts import findings
 from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.state.stage import Incoming
 

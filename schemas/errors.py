@@ -82,3 +82,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     names = sorted(candidates)
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what an error says; of another's class also its name, since its text may be no sentence."""
+    return str(error) if isinstance(error, RollbusError) else f"{type(error).__name__}: {error}"
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Return whether trying again can help: another's error passes if a disk or the memory was full."""
+    return error.retriable if isinstance(error, RollbusError) else isinstance(error, OSError | MemoryError)

@@ -91,7 +91,6 @@ PURE: Mapping[str, Room] = {
     "trainer/grpo": Room(
         ("trainer/grpo/*.py",),
         ("schemas/records", "trainer/backends/protocol"),
-        but_not=("trainer/grpo/__init__.py",),
     ),
     "trainer/ledger": Room(
         (

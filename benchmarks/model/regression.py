@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rollbus.demo.routing.tickets import TEAMS
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
 
 FEATURES = 4096
 """Places that words and pairs of words are hashed to."""
@@ -61,7 +61,7 @@ class RegressionPolicy:
         config = TrainConfig(learning_rate=trial.rate, kl_coefficient=trial.kl, kl_estimator="k3")
         for _ in range(trial.updates):
             current_N = self._logprobs(prompts)[torch.arange(len(rows)), torch.tensor(teams)]
-            tokens = grpo.TokenBatch(
+            tokens = TokenBatch(
                 current_N=current_N,
                 behaviour_N=torch.tensor(behaviour),
                 advantages_N=torch.tensor(advantages),
@@ -71,7 +71,7 @@ class RegressionPolicy:
                 reference_N=torch.full((len(rows),), -math.log(len(TEAMS))) if trial.kl else None,
             )
             self._optimizer.zero_grad()
-            grpo.policy_loss(tokens, config, global_tokens=len(rows)).loss.backward()  # type: ignore[no-untyped-call]
+            policy_loss(tokens, config, global_tokens=len(rows)).loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.param_groups[0]["lr"] = trial.rate * RATE_FACTOR
             self._optimizer.step()
         self.version += 1

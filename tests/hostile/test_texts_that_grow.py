@@ -17,7 +17,7 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 from rollbus.trainer.art_server.endpoint.tool_calls import read_tool_calls, with_parsed_arguments
-from rollbus.trainer.backends.wire_batch import request_from_bytes
+from rollbus.trainer.backends.wire import request_from_bytes
 from tests.waiting import until
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

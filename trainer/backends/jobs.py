@@ -15,8 +15,7 @@ from typing import Any
 
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.tasks import start_task
-from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.outcomes import describe, is_retriable, job_error
+from rollbus.schemas.errors import RejectedError, describe_error, is_retriable
 from rollbus.trainer.backends.protocol import JobStatus, TrainRequest, TrainResult
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class JobBackend(ABC):
         result = self.find_result(batch_hash)
         if status.state == "completed" and result is not None:
             return result
-        raise job_error(status)
+        raise status.to_error()
 
     async def wait_ended(self, batch_hash: str, timeout_s: float | None) -> None:
         """Return when the job ends, or after the timeout."""
@@ -146,7 +145,9 @@ class JobBackend(ABC):
             if is_being_cancelled():
                 raise
             logger.exception("batch %s was not trained", request.batch_hash)
-            failed = JobStatus(request.batch_hash, "failed", message=describe(error), retriable=is_retriable(error))
+            failed = JobStatus(
+                request.batch_hash, "failed", message=describe_error(error), retriable=is_retriable(error)
+            )
             self.record_failure(failed)
             return failed
         return JobStatus(request.batch_hash, "completed", progress=1.0)

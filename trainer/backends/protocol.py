@@ -14,6 +14,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
+
 JobState = Literal["pending", "running", "completed", "failed", "canceled"]
 """As the values of the NeMo harness' `TrainingStatusEnum`."""
 
@@ -214,6 +216,13 @@ class JobStatus:
     message: str = ""
     retriable: bool = False
     """Of a failed job: whether submitting it again can help."""
+
+    def to_error(self) -> RollbusError:
+        """Return the error that a failed or canceled job ended with."""
+        if self.state == "canceled":
+            return RejectedError(f"batch {self.batch_hash} was canceled: {self.message}")
+        kind = UnavailableError if self.retriable else RejectedError
+        return kind(f"batch {self.batch_hash} failed: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)

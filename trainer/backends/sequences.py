@@ -1,15 +1,37 @@
 """A batch → the token sequences that train: turns of one history that continue one another are one.
 
 Pure. Nothing is copied: the prompt of a sequence's last turn holds all turns before it. The learner of this project and
-the Tinker backend both begin here.
+the Tinker backend both begin here, with the given advantages. Those that ART would compute are for `advantages: art`
+and for clients that drive this project's server with ART:
+
+    A_k   reward less the mean of its group, over (deviation + 1e-6) if rewards are scaled; 0 leaves the trajectory out
+    w_k   1 / (L_k + 1e-6): every trajectory counts alike; L_k are its sampled tokens
+    A_k   then divided by the mean of |A| · w over all sampled tokens, w of mean 1
+
+These are the formulas of `art.preprocessing` 0.5.23, computed here since ART's import takes 219 MB; a test holds them
+against ART's packed tensors.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.records.tokens import token_count
-from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
-from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.grpo.aggregation import Aggregation, batch_scale, token_weight
+
+FLOOR = 1e-6
+EQUAL = 1e-12
+"""Rewards that differ by no more are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtAdvantages:
+    """What a client of ART may choose."""
+
+    scale_rewards: bool = True
+    balance: float = 0.0
+    """Above 0 it takes this share of negative advantages away, below 0 that of positive ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +92,46 @@ def make_sequences(
     return tuple(TokenSequence(trajectory, turns, weight / mean) for trajectory, turns, weight in drafts)
 
 
+def make_art_sequences(
+    trajectories: Sequence[TrainTrajectory], choice: ArtAdvantages = ArtAdvantages()
+) -> tuple[TokenSequence, ...]:
+    """Return the sequences of a batch with ART's advantages and weights; none where no reward differs.
+
+    ART knows no advantage of a turn or of a token, so those of the batch are left out.
+    """
+    advantaged = [
+        replace(member, advantage=advantage, turns=tuple(map(_without_advantage, member.turns)))
+        for group in group_trajectories(trajectories).values()
+        for member, advantage in zip(group, _compare([member.reward for member in group], choice), strict=True)
+        if advantage
+    ]
+    tokens_by_id = count_tokens(advantaged)
+    weight_by_id = {name: 1 / (tokens + FLOOR) for name, tokens in tokens_by_id.items()}
+    balanced = [replace(member, advantage=_balance(member.advantage, choice.balance)) for member in advantaged]
+    shares = {name: weight_by_id[name] * tokens for name, tokens in tokens_by_id.items()}
+    size = math.fsum(abs(member.advantage) * shares[member.trajectory_id] for member in balanced)
+    mean = size / math.fsum(shares.values()) if shares else 0.0
+    if not mean:
+        return ()
+    return make_sequences([replace(member, advantage=member.advantage / mean) for member in balanced], weight_by_id)
+
+
 def weigh_trajectories(trajectories: Sequence[TrainTrajectory], aggregation: Aggregation) -> dict[str, float]:
     """Return the weight of each trajectory's tokens, by its id, before they are brought to mean 1."""
-    tokens_by_id = count_tokens(trajectories)
-    tokens_by_group: dict[str, int] = {}
-    for trajectory in trajectories:
-        tokens = tokens_by_id[trajectory.trajectory_id]
-        tokens_by_group[trajectory.group_id] = tokens_by_group.get(trajectory.group_id, 0) + tokens
-    return {
-        trajectory.trajectory_id: token_weight(
-            aggregation,
-            trajectory_tokens=tokens_by_id[trajectory.trajectory_id],
-            group_tokens=tokens_by_group[trajectory.group_id],
-        )
-        for trajectory in trajectories
-    }
+    weight_by_id = {}
+    for members in group_trajectories(trajectories).values():
+        tokens_by_id = count_tokens(members)
+        of_group = sum(tokens_by_id.values())
+        for name, tokens in tokens_by_id.items():
+            weight_by_id[name] = token_weight(aggregation, trajectory_tokens=tokens, group_tokens=of_group)
+    return weight_by_id
+
+
+def find_reward_scale(trajectories: Iterable[TrainTrajectory], config: TrainConfig) -> float:
+    """Return what advantages by rewards are multiplied by."""
+    if config.advantage_scale == "none":
+        return 1.0
+    return batch_scale([trajectory.reward for trajectory in trajectories])
 
 
 def scale_advantages(trajectories: Sequence[TrainTrajectory], scale: float) -> tuple[TrainTrajectory, ...]:
@@ -108,6 +155,14 @@ def count_tokens(trajectories: Iterable[TrainTrajectory]) -> dict[str, int]:
     return {trajectory.trajectory_id: _count_sampled(trajectory.turns) for trajectory in trajectories}
 
 
+def group_trajectories(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
+    """Return the members of each group, by its id, in the order of its first one."""
+    groups: dict[str, list[TrainTrajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group_id, []).append(trajectory)
+    return groups
+
+
 def join_turns(turns: Iterable[TurnTokens]) -> list[tuple[TurnTokens, ...]]:
     """Return the turns of each sequence: one for each history, and one more where a prompt does not continue it."""
     sequences: list[list[TurnTokens]] = []
@@ -128,3 +183,23 @@ def _continues(turn: TurnTokens, later: TurnTokens) -> bool:
 
 def _count_sampled(turns: Iterable[TurnTokens]) -> int:
     return sum(token_count(turn.completion_token_ids) for turn in turns)
+
+
+def _compare(rewards: Sequence[float], choice: ArtAdvantages) -> list[float]:
+    """Return the advantage of each member of a group."""
+    if all(abs(reward - rewards[0]) <= EQUAL for reward in rewards):
+        return [0.0] * len(rewards)
+    mean = sum(rewards) / len(rewards)
+    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+    unit = deviation + FLOOR if choice.scale_rewards else 1.0
+    return [(reward - mean) / unit for reward in rewards]
+
+
+def _without_advantage(turn: TurnTokens) -> TurnTokens:
+    return replace(turn, advantage=None, token_advantages=())
+
+
+def _balance(advantage: float, balance: float) -> float:
+    if balance > 0 > advantage:
+        return advantage * (1 - balance)
+    return advantage * (1 + balance) if advantage > 0 > balance else advantage

@@ -4,13 +4,14 @@ The order: ratio (against the behaviour, or with a correction against the proxim
 importance weight → masks of sequences → penalties → weights, sum, divisor of the step.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import corrections, penalties, ratios
+from rollbus.trainer.grpo import ratios
 from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, dro, importance_sampling, ppo
 
 
@@ -35,7 +36,7 @@ class TokenBatch:
 
 @dataclass(frozen=True, slots=True)
 class LossSums:
-    """One micro-batch's share of the step; `combine` adds shares, `metrics` divides once by the global count."""
+    """One micro-batch's share of the step; `step_metrics` adds shares, and divides once by the global count."""
 
     loss: Tensor
     """Divided by the divisor of the step already: backward() it as it is."""
@@ -64,7 +65,7 @@ def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: floa
     loss_N = token.loss_N
     stale_N = torch.zeros_like(mask_N)
     if settings.off_policy_mask_threshold is not None:
-        stale_N = corrections.stale_negatives(
+        stale_N = ratios.stale_negatives(
             current_N,
             behaviour_N,
             batch.advantages_N if batch.judged_N is None else batch.judged_N,
@@ -75,7 +76,7 @@ def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: floa
         loss_N = torch.where(stale_N, 0.0, loss_N)
     far_N = torch.zeros_like(mask_N)
     if settings.sequence_mask != "none" and settings.sequence_mask_bounds is not None:
-        far_N = corrections.far_sequences(
+        far_N = ratios.far_sequences(
             current_N,
             behaviour_N,
             batch.sequence_N,
@@ -86,11 +87,11 @@ def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: floa
         loss_N = torch.where(far_N, 0.0, loss_N)
     reference_kl_N = torch.zeros_like(current_N)
     if batch.reference_N is not None:
-        reference_kl_N = penalties.kl_k3(current_N, batch.reference_N)
+        reference_kl_N = ratios.kl_k3(current_N, batch.reference_N)
         if settings.kl_coefficient and settings.kl_estimator == "k3":  # k1 is in the advantages
             loss_N = loss_N + settings.kl_coefficient * reference_kl_N
     if settings.behaviour_kl_coefficient:
-        loss_N = loss_N + settings.behaviour_kl_coefficient * penalties.behaviour_kl(current_N, behaviour_N)
+        loss_N = loss_N + settings.behaviour_kl_coefficient * ratios.behaviour_kl(current_N, behaviour_N)
     entropy_N = torch.zeros_like(current_N) if batch.entropy_N is None else batch.entropy_N
     if settings.entropy_bonus:
         loss_N = loss_N - settings.entropy_bonus * entropy_N
@@ -105,7 +106,7 @@ def corrected_loss(batch: TokenBatch, settings: TrainConfig) -> TokenLoss:
         return _token_loss(batch, batch.behaviour_N, settings)
     proximal_N = current_N.detach() if batch.proximal_N is None else batch.proximal_N
     token = _token_loss(batch, proximal_N, settings)
-    importance = corrections.importance_weights(
+    importance = ratios.importance_weights(
         proximal_N,
         batch.behaviour_N,
         batch.sequence_N,
@@ -194,20 +195,12 @@ def _sums(
     )
 
 
-def combine(shares: list[LossSums]) -> LossSums:
-    """The sums of a step from those of its micro-batches."""
-    values = {}
-    for item in fields(LossSums):
-        stacked = torch.stack([getattr(share, item.name).detach() for share in shares])
-        values[item.name] = stacked.max() if item.name.endswith("_max") else stacked.sum()
-    return LossSums(**values)
-
-
-def metrics(sums: LossSums) -> dict[str, float]:
-    """What a step reports of its loss; the caller adds the gradient norm.
+def step_metrics(shares: Sequence[LossSums]) -> dict[str, float]:
+    """What a step reports of its loss, from the shares of its micro-batches; the caller adds the gradient norm.
 
     The effective sample size is (sum r)² / (N · sum r²): 1 on-policy, falling as few tokens come to dominate.
     """
+    sums = _combine(shares)
     tokens = max(float(sums.tokens), 1.0)
     squared = float(sums.ratio_squared)
     return {
@@ -225,3 +218,12 @@ def metrics(sums: LossSums) -> dict[str, float]:
         "entropy": float(sums.entropy) / tokens,
         "reference_kl": float(sums.reference_kl) / tokens,
     }
+
+
+def _combine(shares: Sequence[LossSums]) -> LossSums:
+    """The sums of a step from those of its micro-batches."""
+    values = {}
+    for item in fields(LossSums):
+        stacked = torch.stack([getattr(share, item.name).detach() for share in shares])
+        values[item.name] = stacked.max() if item.name.endswith("_max") else stacked.sum()
+    return LossSums(**values)

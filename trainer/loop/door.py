@@ -2,9 +2,13 @@
 
 Pure, and the last check before the backend: what would spoil the weights silently is refused here. A group that loses
 members keeps its recorded advantages; computed again, they would favour the members that remain.
+
+What one source, such as a user, has of a batch is bounded: who writes most must not decide alone what is learnt. A
+source is the value of a label. Episodes without the label are one source together, so to leave it out helps nobody.
 """
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +18,6 @@ from rollbus.schemas.records.steps import DroppedMember
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.loop.inspection import Inspected
-from rollbus.trainer.loop.shares import over_share
 
 PRINCIPAL = "principal"
 """Among the sources of a share: whose token signed the episode; no label of this name counts."""
@@ -57,7 +60,7 @@ def check_batch(
         trajectories, lost_members = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
         admitted.extend(trajectories)
         dropped.extend(lost_members)
-    while over := over_share(
+    while over := _find_over_share(
         [_sources_of(payloads[trajectory.trajectory_id].payload) for trajectory in admitted], rules.max_share_per_source
     ):
         dropped += _drop(
@@ -70,6 +73,38 @@ def check_batch(
             [trajectory for trajectory in trajectories_left if trajectory.group_id not in groups], DropReason.NO_SIGNAL
         )
     return DoorResult(tuple(admitted), tuple(dropped))
+
+
+def _find_over_share(labels: Sequence[Mapping[str, str]], shares: Mapping[str, float]) -> frozenset[int]:
+    """Return the positions, each given by its labels, that must go for all of the shares to be kept."""
+    positions_over: set[int] = set()
+    settled = False
+    while not settled:
+        settled = True
+        for label, share in sorted(shares.items()):
+            positions_left = [position for position in range(len(labels)) if position not in positions_over]
+            excess = _find_excess([labels[position].get(label, "") for position in positions_left], share)
+            positions_over.update(positions_left[position] for position in excess)
+            settled = settled and not excess
+    return frozenset(positions_over)
+
+
+def _find_excess(sources: Sequence[str], share: float) -> list[int]:
+    """Return the positions that must go so that no source has more than its share of the rest; its first ones stay.
+
+    A batch with fewer than 1 / share sources cannot keep to that: it loses all.
+    """
+    counts = Counter(sources)
+    most = max(counts.values(), default=0)
+    while most > share * sum(min(count, most) for count in counts.values()):
+        most -= 1
+    places: Counter[str] = Counter()
+    excess = []
+    for position, source in enumerate(sources):
+        places[source] += 1
+        if places[source] > most:
+            excess.append(position)
+    return excess
 
 
 def _with_signal(trajectories: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:

@@ -23,8 +23,7 @@ from rollbus.trainer.ledger.log import Publication, ReceivedBatch
 from rollbus.trainer.loop.accounting import distinct_members, step_identity
 from rollbus.trainer.loop.context import StepContext, failing_the_step, heads_differ
 from rollbus.trainer.loop.door import DoorResult, DoorRules, check_batch
-from rollbus.trainer.loop.hints import add_hints
-from rollbus.trainer.loop.inspection import Inspected
+from rollbus.trainer.loop.inspection import Inspected, add_hints
 
 logger = logging.getLogger(__name__)
 

@@ -41,8 +41,9 @@ def compare(findings: str) -> None:
     import torch
     from art.loss import AlignedLossInputs, loss_fn
 
-    from rollbus.trainer import grpo
     from rollbus.trainer.backends.protocol import TrainConfig
+    from rollbus.trainer.grpo.ratios import penalised_advantages
+    from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
 
     generator = torch.Generator().manual_seed(5)
     rows, length = 3, 12
@@ -73,10 +74,10 @@ def compare(findings: str) -> None:
         leaf = current.clone().requires_grad_()
         mask_N, advantages_N = mask.view(-1), advantages.view(-1)
         if with_kl:
-            advantages_N = grpo.penalised_advantages(
+            advantages_N = penalised_advantages(
                 advantages_N, leaf.view(-1), reference.view(-1), mask_N, coefficient=theirs["kl_penalty_coef"]
             )
-        batch = grpo.TokenBatch(
+        batch = TokenBatch(
             current_N=leaf.view(-1),
             behaviour_N=behaviour.view(-1),
             advantages_N=advantages_N,
@@ -85,7 +86,7 @@ def compare(findings: str) -> None:
             mask_N=mask_N,
             proximal_N=proximal.view(-1),
         )
-        our_loss = grpo.policy_loss(batch, TrainConfig(**ours), global_tokens=float(mask.sum())).loss
+        our_loss = policy_loss(batch, TrainConfig(**ours), global_tokens=float(mask.sum())).loss
         (our_gradient,) = torch.autograd.grad(our_loss, leaf)
         figures_by_case[name] = {
             "theirs": float(art_loss),

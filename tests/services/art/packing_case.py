@@ -7,8 +7,8 @@ from typing import Any
 
 from rollbus.schemas.records.tokens import decode_token_ids, encode_logprobs, encode_token_ids
 from rollbus.trainer.art_server.control.old_config import ClientConfig
-from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import ArtAdvantages
 
 SIZES = (1, 2, 3, 8)
 """Members of each group, singletons included."""

@@ -7,7 +7,7 @@ import pytest
 
 from rollbus.schemas.records.tokens import decode_token_ids
 from rollbus.trainer.art_server.control.old_config import ClientConfig
-from rollbus.trainer.art_server.learner.art_advantages import make_art_sequences
+from rollbus.trainer.backends.sequences import make_art_sequences
 from tests.services.art.fixtures import Launcher
 from tests.services.art.packing_case import CHOICES, batch, expected
 

@@ -8,7 +8,7 @@ import torch
 
 from rollbus.trainer.art_server.endpoint.hints import HintPlace
 from rollbus.trainer.art_server.endpoint.tokenizer import render_chat
-from rollbus.trainer.art_server.learner.hinted import score_turns
+from rollbus.trainer.art_server.learner.update import score_turns
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.distillation import HintedTurn
 from tests.models import load_model

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.learner.rows import grow_trees
 from rollbus.trainer.art_server.learner.update import micro_batches, score
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters, UnknownVersionError
@@ -255,7 +254,7 @@ def test_the_update_recomputes_processed_logprobs_at_their_temperature(
     finally:
         sampler.close()
     sequence = make_sequence(PROMPT, answer.token_ids, logprobs=answer.logprobs, temperature=temperature)
-    (batch,) = micro_batches(grow_trees([sequence]))
+    (batch,) = micro_batches([sequence])
     with torch.no_grad():
         scores = score(load_model(base_model)[0], batch)
     assert torch.allclose(torch.tensor(answer.logprobs), scores.logprobs_N, atol=1e-4)

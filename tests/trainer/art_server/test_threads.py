@@ -1,17 +1,15 @@
 """A network worth it gets all cores: half for the learner while it computes, and the rest for the sampler."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from rollbus.trainer.art_server.learner import torch_service
-from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
+from rollbus.trainer.art_server.learner.torch_service import TorchService
 from rollbus.trainer.art_server.model import threads
 from rollbus.trainer.art_server.model.threads import ThreadShares, choose_threads, count_cores
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.sequences import TokenSequence
 from tests.sequences import three_answers
 from tests.trainer.art_server.test_service import plan
 
@@ -52,11 +50,11 @@ def test_cores_are_those_that_the_container_and_the_environment_leave(tmp_path: 
 
 
 class Counting(TorchService):
-    """Notes the threads of the sampler and of an update while that is computed."""
+    """Notes the threads of the sampler and of an update when the new weights are read."""
 
-    def _next_version(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
+    def _load_from(self, version: int, directory: Path) -> None:
         self.counted = self.sampler.threads, torch.get_num_threads()
-        return super()._next_version(sequences, plan)
+        super()._load_from(version, directory)
 
 
 async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(

@@ -25,7 +25,7 @@ CONFIG = TrainConfig(learning_rate=1e-3)
 def logprobs_by_token(model: nn.Module, sequences: list[TokenSequence]) -> dict[int, float]:
     """Log-prob of each sampled token, by its id: these are distinct where sampled."""
     logprob_by_token: dict[int, float] = {}
-    for batch in micro_batches(grow_trees(sequences)):
+    for batch in micro_batches(sequences):
         with torch.no_grad():
             scores = score(model, batch)
         logprob_by_token.update(zip(batch.targets_N.tolist(), scores.logprobs_N.tolist(), strict=True))
@@ -42,20 +42,21 @@ def test_a_batch_is_one_optimizer_step_however_many_sequences_it_has(base_model:
 def test_sequences_that_share_little_need_no_mask() -> None:
     trees = grow_trees(three_answers())
     assert [len(tree) for tree in trees] == [6, 7, 9]  # each without its last token, which nothing follows
-    (batch,) = micro_batches(trees)
+    (batch,) = micro_batches(three_answers())
     assert batch.mask() is None
 
 
 def test_a_shared_beginning_is_computed_once_anywhere_in_the_batch() -> None:
     beginning = list(range(100, 120))
     ends = (1, [2, 3]), (4, [5, 6]), (1, [2, 9])
-    (tree,) = grow_trees([make_sequence([*beginning, first], sampled) for first, sampled in ends])
+    sequences = [make_sequence([*beginning, first], sampled) for first, sampled in ends]
+    (tree,) = grow_trees(sequences)
     assert tree.token_ids_T.tolist() == [*beginning, 1, 2, 4, 5]
     assert tree.positions_T.tolist() == [*range(22), 20, 21]
     assert tree.columns_N.tolist() == [20, 21, 20, 21, 22, 23]
     assert tree.samples["target"].tolist() == [2, 3, 2, 9, 5, 6]
     assert tree.samples["sequence"].tolist() == [0, 0, 2, 2, 1, 1]
-    (batch,) = micro_batches([tree])
+    (batch,) = micro_batches(sequences)
     mask_B_T_T = batch.mask()
     assert mask_B_T_T is not None
     assert mask_B_T_T[0, 23].tolist() == [True] * 20 + [False, False, True, True]
@@ -66,7 +67,7 @@ def test_padding_beside_a_long_tree_has_positions_within_the_context() -> None:
     beginning = list(range(100, 120))
     sequences = [make_sequence([*beginning, own], [1, 2]) for own in range(20)]
     sequences += [make_sequence([*range(200, 220), own], [1, 2]) for own in range(2)]
-    (batch,) = micro_batches(grow_trees(sequences))
+    (batch,) = micro_batches(sequences)
     assert batch.token_ids_B_T.shape == (2, 20 + 2 * 20)
     assert int(batch.positions_B_T.max()) == 21
 
@@ -98,7 +99,7 @@ def test_a_step_holds_no_masks_but_those_of_the_pass_in_work() -> None:
     """They grow with the square of a row's length, and a step has many."""
     length = 1000
     prompt, sampled = list(range(length)), [1] * length
-    (batch,) = micro_batches(grow_trees([make_sequence([*prompt, number], sampled) for number in (1, 2)]))
+    (batch,) = micro_batches([make_sequence([*prompt, number], sampled) for number in (1, 2)])
     mask_B_T_T = batch.mask()
     assert mask_B_T_T is not None
     assert mask_B_T_T.nbytes == (3 * length) ** 2

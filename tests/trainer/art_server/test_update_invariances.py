@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rollbus.trainer.art_server.learner.rows import grow_trees
 from rollbus.trainer.art_server.learner.update import Learner, micro_batches, score
 from rollbus.trainer.art_server.model.model import build_model, initialize
 from rollbus.trainer.backends.protocol import TrainConfig
@@ -114,7 +113,7 @@ def test_no_logits_are_kept_for_the_backward_pass() -> None:
     """They have the vocabulary as an axis, so they would outgrow all else that an update holds."""
     model = build_model(SMALL)
     initialize(model, seed=1)
-    (batch,) = micro_batches(grow_trees(sequences_of([([5, 6, 7], [[8, 9, 10], [11, 12]])])))
+    (batch,) = micro_batches(sequences_of([([5, 6, 7], [[8, 9, 10], [11, 12]])]))
     saved_shapes: list[tuple[int, ...]] = []
 
     def keep(tensor: Tensor) -> Tensor:

@@ -12,9 +12,8 @@ from aiohttp.test_utils import RawTestServer
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.trainer.backends import art_http
-from rollbus.trainer.backends.art_client import ArtClient
-from rollbus.trainer.backends.art_http import RETRY_PAUSES_S
+from rollbus.trainer.backends import art_client
+from rollbus.trainer.backends.art_client import RETRY_PAUSES_S, ArtClient
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.backends.wire import to_json
@@ -115,15 +114,15 @@ async def test_a_batch_whose_connection_was_lost_is_sent_again_whole() -> None:
 async def test_a_server_that_stops_taking_a_body_is_given_up_like_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(art_http, "ANSWER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(art_http, "SLOWEST_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(art_client, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(art_client, "SLOWEST_BYTES_PER_S", 1 << 30)
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what fits the kernel's buffers
-        http = art_http.ArtHttp("http://{}:{}".format(*server.getsockname()), sleep=sleep)
+        http = art_client.ArtHttp("http://{}:{}".format(*server.getsockname()), sleep=sleep)
         async with asyncio.timeout(120):
             with pytest.raises(UnavailableError, match="no answer from the art-server"):
                 await http.ask("POST", "/batches", data=bytes(16 << 20))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from rollbus.trainer.backends.wire_batch import request_from_bytes, request_to_bytes
+from rollbus.trainer.backends.wire import request_from_bytes, request_to_bytes
 
 SIZED = st.binary(max_size=40)
 TURNS = st.builds(

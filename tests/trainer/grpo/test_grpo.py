@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import TokenBatch
+from rollbus.trainer.grpo.ratios import kl_k1, kl_k3, penalised_advantages, stale_negatives
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
+from rollbus.trainer.grpo.token_losses import ppo
 from tests.trainer.grpo.token_batches import gradient, one_sequence, part, token_batches, whole_batch
 
 CISPO = TrainConfig()
@@ -23,9 +24,9 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
 ) -> None:
     total = float(batch.mask_N.sum())
     parts = [part(batch, at) for at in (slice(cut), slice(cut, None))]
-    whole = grpo.policy_loss(batch, settings, global_tokens=total)
-    shares = [grpo.policy_loss(part, settings, global_tokens=total) for part in parts if len(part.mask_N)]
-    combined, expected = grpo.metrics(grpo.combine(shares)), grpo.metrics(grpo.combine([whole]))
+    whole = policy_loss(batch, settings, global_tokens=total)
+    shares = [policy_loss(part, settings, global_tokens=total) for part in parts if len(part.mask_N)]
+    combined, expected = step_metrics(shares), step_metrics([whole])
     assert combined == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -33,9 +34,9 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
 def test_k3_is_exact_and_never_negative_for_nearly_equal_policies(dtype: torch.dtype) -> None:
     distances = torch.logspace(-30, 1, 10_000, dtype=torch.float64).to(dtype)
     for difference in (distances, -distances):
-        kl_N = grpo.kl_k3(torch.zeros_like(difference), difference)
+        kl_N = kl_k3(torch.zeros_like(difference), difference)
         assert bool((kl_N >= 0).all())
-    same, near = grpo.kl_k3(torch.zeros(2, dtype=dtype), torch.tensor([0.0, 1e-3], dtype=dtype)).tolist()
+    same, near = kl_k3(torch.zeros(2, dtype=dtype), torch.tensor([0.0, 1e-3], dtype=dtype)).tolist()
     assert same == 0
     assert near == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)
 
@@ -43,14 +44,14 @@ def test_k3_is_exact_and_never_negative_for_nearly_equal_policies(dtype: torch.d
 def test_k1_and_k3_estimate_the_same_divergence() -> None:
     current, reference = torch.log_softmax(torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 1.0]]).double(), dim=-1)
     exact = (current.exp() * (current - reference)).sum()
-    assert float((current.exp() * grpo.kl_k1(current, reference)).sum()) == pytest.approx(float(exact))
-    assert float((current.exp() * grpo.kl_k3(current, reference)).sum()) == pytest.approx(float(exact))
+    assert float((current.exp() * kl_k1(current, reference)).sum()) == pytest.approx(float(exact))
+    assert float((current.exp() * kl_k3(current, reference)).sum()) == pytest.approx(float(exact))
 
 
 @given(token_batches(), st.floats(0.01, 1))
 def test_a_kl_penalty_in_the_advantages_is_centred(batch: TokenBatch, coefficient: float) -> None:
     reference = batch.behaviour_N
-    penalised = grpo.penalised_advantages(
+    penalised = penalised_advantages(
         batch.advantages_N, batch.current_N, reference, batch.mask_N, coefficient=coefficient
     )
     change = (penalised - batch.advantages_N)[batch.mask_N]
@@ -80,11 +81,11 @@ def test_gradient_of_one_token(
 ) -> None:
     batch = one_sequence(ratio, advantage=advantage)
     assert float(gradient(batch, settings)) == pytest.approx(expected)
-    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == clipped
+    assert float(policy_loss(batch, settings, global_tokens=1.0).clipped) == clipped
 
 
 def test_dual_clip_bounds_the_loss_of_a_negative_advantage() -> None:
-    far = grpo.ppo(torch.tensor([10.0]), torch.tensor([-2.0]), epsilon=0.2, epsilon_high=0.2, dual_clip=3.0)
+    far = ppo(torch.tensor([10.0]), torch.tensor([-2.0]), epsilon=0.2, epsilon_high=0.2, dual_clip=3.0)
     assert float(far.loss_N) == 6.0
 
 
@@ -96,7 +97,7 @@ def test_a_stale_negative_sequence_is_left_out_and_a_positive_one_is_not() -> No
         sequence_N=torch.tensor([0, 0, 1, 2]),
     )
     columns = (batch.current_N, batch.behaviour_N, batch.advantages_N, batch.sequence_N, batch.mask_N)
-    assert grpo.stale_negatives(*columns, threshold=0.5).tolist() == [True, True, False, False]
+    assert stale_negatives(*columns, threshold=0.5).tolist() == [True, True, False, False]
     masked = gradient(batch, TrainConfig(off_policy_mask_threshold=0.5))
     assert (masked != 0).tolist() == [False, False, True, True]
 
@@ -109,7 +110,7 @@ def test_metrics_of_a_case_worked_by_hand() -> None:
         sequence_N=torch.tensor([0, 1]),
         entropy_N=torch.tensor([0.5, 1.5], dtype=torch.float64),
     )
-    report = grpo.metrics(grpo.combine([grpo.policy_loss(batch, CISPO, global_tokens=2.0)]))
+    report = step_metrics([policy_loss(batch, CISPO, global_tokens=2.0)])
     assert report["loss"] == pytest.approx(-(2 * math.log(0.6) - math.log(0.2)) / 2)
     assert report["ratio_mean"] == pytest.approx(1.5)
     assert report["ratio_max"] == pytest.approx(2)
@@ -124,7 +125,7 @@ def test_a_small_mismatch_is_reported_as_it_is() -> None:
     current = batch.current_N.detach().float()
     near = replace(batch, current_N=current.requires_grad_(), behaviour_N=(current - 1e-4).detach())
     difference = float((near.current_N.double() - near.behaviour_N.double()).detach())
-    report = grpo.metrics(grpo.combine([grpo.policy_loss(near, CISPO, global_tokens=1.0)]))
+    report = step_metrics([policy_loss(near, CISPO, global_tokens=1.0)])
     assert report["mismatch_kl"] == pytest.approx(difference**2 / 2, rel=1e-2)
 
 
@@ -135,7 +136,7 @@ def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
         entropy_N=torch.tensor([0.7], dtype=torch.float64),
     )
     settings = TrainConfig(kl_estimator="k3", kl_coefficient=0.5, entropy_bonus=0.1)
-    loss = grpo.policy_loss(batch, settings, global_tokens=1.0).loss
+    loss = policy_loss(batch, settings, global_tokens=1.0).loss
     assert float(loss.detach()) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.07)
     assert float(gradient(batch, settings)) == pytest.approx(0.5 * (1 - math.exp(-1)))
 
@@ -153,7 +154,7 @@ def test_each_token_is_pushed_by_the_advantage_of_its_own_turn(settings: TrainCo
         sequence_N=torch.zeros(3, dtype=torch.long),
         mask_N=torch.ones(3, dtype=torch.bool),
     )
-    grpo.policy_loss(batch, settings, global_tokens=3.0).loss.backward()  # type: ignore[no-untyped-call]
+    policy_loss(batch, settings, global_tokens=3.0).loss.backward()  # type: ignore[no-untyped-call]
     by_hand = torch.tensor([-1.0, -1.0, 0.5 * math.exp(0.1)], dtype=torch.float64) / 3
     assert current.grad is not None
     torch.testing.assert_close(current.grad, by_hand)

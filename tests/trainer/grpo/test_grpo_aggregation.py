@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollbus.trainer import grpo
+from rollbus.trainer.grpo.aggregation import divisor
 from tests.trainer.grpo.token_batches import token_weights
 
 LENGTHS = [[3, 1], [2], [4, 4, 2]]
@@ -24,7 +24,7 @@ def test_weights_have_mean_one_and_count_their_unit_alike(aggregation: Any) -> N
 
 
 def test_a_constant_divides_by_sequences_whatever_their_length() -> None:
-    assert grpo.divisor("constant", tokens=17, sequences=6, constant_tokens=100) == 600.0
-    assert grpo.divisor("prompt_mean", tokens=17, sequences=6, constant_tokens=None) == 17.0
+    assert divisor("constant", tokens=17, sequences=6, constant_tokens=100) == 600.0
+    assert divisor("prompt_mean", tokens=17, sequences=6, constant_tokens=None) == 17.0
     with pytest.raises(ValueError, match="aggregation_tokens"):
-        grpo.divisor("constant", tokens=17, sequences=6, constant_tokens=None)
+        divisor("constant", tokens=17, sequences=6, constant_tokens=None)

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import TokenBatch
+from rollbus.trainer.grpo.ratios import importance_weights, sequence_product, sequence_ratio
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
 from tests.trainer.grpo.token_batches import close, gradient, one_sequence, part, token_batches, whole_batch
 
 SETTINGS = [
@@ -95,7 +95,7 @@ def test_sequences_of_one_token_make_both_levels_equal(batch: TokenBatch, loss: 
 
 @given(token_batches(), st.sampled_from(["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]))
 def test_an_importance_weight_is_the_behaviours_ratio_within_its_cap(batch: TokenBatch, correction: Any) -> None:
-    importance = grpo.importance_weights(
+    importance = importance_weights(
         batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, correction=correction, cap=2.0
     )
     difference = (batch.current_N - batch.behaviour_N).detach()
@@ -121,15 +121,15 @@ def test_dppo_leaves_out_tokens_that_moved_too_far_in_their_direction(
     moved = math.exp(-1) - math.exp(-1) / ratio
     assert (moved > 0.2 if advantage > 0 else moved < -0.2) != is_kept
     assert float(gradient(batch, settings)) == pytest.approx(-ratio * advantage if is_kept else 0.0)
-    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == (not is_kept)
+    assert float(policy_loss(batch, settings, global_tokens=1.0).clipped) == (not is_kept)
 
 
 def test_the_ratio_of_a_sequence_worked_by_hand() -> None:
     """Ratios 4 and 1: their geometric mean is 2, their product 4."""
     batch = one_sequence(4.0, 1.0)
     columns = (batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N)
-    assert grpo.sequence_ratio(*columns).tolist() == pytest.approx([2.0, 2.0])
-    assert grpo.sequence_product(*columns).tolist() == pytest.approx([4.0, 4.0])
+    assert sequence_ratio(*columns).tolist() == pytest.approx([2.0, 2.0])
+    assert sequence_product(*columns).tolist() == pytest.approx([4.0, 4.0])
     gspo = TrainConfig(loss="ppo", ratio_level="sequence", epsilon_high=1.5)
     assert gradient(batch, gspo).tolist() == pytest.approx([-1.0, -1.0])  # −s · A / N
     clipped = gradient(batch, gspo.model_copy(update={"epsilon_high": 0.5}))
@@ -176,7 +176,7 @@ def test_autograd_agrees_with_finite_differences(loss: Any, level: Any, correcti
     settings = TrainConfig(loss=loss, ratio_level=level, importance_correction=correction, **penalties)
 
     def value(leaf: torch.Tensor) -> torch.Tensor:
-        return grpo.policy_loss(replace(batch, current_N=leaf), settings, global_tokens=6.0).loss
+        return policy_loss(replace(batch, current_N=leaf), settings, global_tokens=6.0).loss
 
     assert torch.autograd.gradcheck(value, (current.clone().requires_grad_(),))
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.figures import loss_value, step_metrics
 from rollbus.trainer.backends.tinker.memory import loss_slope
 from rollbus.trainer.backends.tinker.sequences import make_loss_sequences
 from rollbus.trainer.backends.tinker.service import PassOutput
-from rollbus.trainer.grpo import TokenBatch
+from rollbus.trainer.grpo import step_loss
+from rollbus.trainer.grpo.aggregation import token_weight
 from tests.trainer.grpo.token_batches import gradient, one_sequence
 
 LOSSES = [
@@ -44,10 +44,10 @@ def test_a_services_loss_is_the_learners(seed: int, config: TrainConfig, aggrega
         turn = TurnTokens(encode_token_ids([7]), encode_token_ids(range(size)), logprobs, 0)
         trajectories.append(TrainTrajectory(f"t{index}", f"g{index // 2}", float(advantages[index]), 0.0, (turn,)))
         of_group = sum(SIZES[index // 2 * 2 : index // 2 * 2 + 2])
-        weights += [grpo.token_weight(aggregation, trajectory_tokens=size, group_tokens=of_group)] * size
+        weights += [token_weight(aggregation, trajectory_tokens=size, group_tokens=of_group)] * size
         at += size
     weights_N = torch.tensor(weights, dtype=torch.float64)
-    batch = TokenBatch(
+    batch = step_loss.TokenBatch(
         current_N=own,
         behaviour_N=behaviour,
         advantages_N=advantages.repeat_interleave(torch.tensor(SIZES)),
@@ -55,7 +55,7 @@ def test_a_services_loss_is_the_learners(seed: int, config: TrainConfig, aggrega
         sequence_N=torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES)),
         mask_N=torch.ones(len(own), dtype=torch.bool),
     )
-    expected = grpo.metrics(grpo.combine([grpo.policy_loss(batch, config, global_tokens=float(len(own)))]))
+    expected = step_loss.step_metrics([step_loss.policy_loss(batch, config, global_tokens=float(len(own)))])
     sequences, loss = make_loss_sequences(trajectories, config)
     output = PassOutput(tuple(tuple(part.tolist()) for part in torch.split(own, list(SIZES))), {})
     assert loss_value([trained.sequence for trained in sequences], output, loss) == pytest.approx(expected["loss"])
@@ -81,7 +81,7 @@ def test_dro_worked_by_hand() -> None:
     batch = one_sequence(torch.e, advantage=2.0)
     config = TrainConfig(loss="dro", dro_beta=0.3)
     own = float(batch.current_N.detach())
-    assert float(grpo.policy_loss(batch, config, global_tokens=1.0).loss.detach()) == pytest.approx(0.15 - 2 * own)
+    assert float(step_loss.policy_loss(batch, config, global_tokens=1.0).loss.detach()) == pytest.approx(0.15 - 2 * own)
     assert float(gradient(batch, config)) == pytest.approx(-1.7)
 
 

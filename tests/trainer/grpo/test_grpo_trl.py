@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.grpo.aggregation import divisor
+from rollbus.trainer.grpo.step_loss import policy_loss
 from tests.trainer.grpo.token_batches import token_weights, whole_batch
 
 TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").read_text(encoding="utf-8"))
@@ -55,10 +56,10 @@ def ours(settings: TrainConfig, aggregation: Any) -> tuple[float, Tensor]:
         reference_N=given("reference")[mask],
         entropy_N=given("entropy")[mask],
     )
-    divisor = grpo.divisor(
+    whole = divisor(
         aggregation, tokens=len(row_N), sequences=len(current), constant_tokens=TRL["max_completion_length"]
     )
-    loss = grpo.policy_loss(batch, settings, global_tokens=divisor).loss
+    loss = policy_loss(batch, settings, global_tokens=whole).loss
     (gradient,) = torch.autograd.grad(loss, leaf)
     return float(loss.detach()), gradient
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from rollbus.streams.stages.grouping.advantages import advantages
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import TokenBatch
+from rollbus.trainer.grpo.aggregation import batch_scale
+from rollbus.trainer.grpo.ratios import far_sequences, importance_weights, sequence_ratio
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
 from tests.trainer.grpo.token_batches import gradient, whole_batch
 
 FOLDER = Path(__file__).parent
@@ -61,7 +62,7 @@ def test_every_case_of_verl_is_compared() -> None:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_importance_weights_are_verls(name: str) -> None:
     batch = tokens()
-    weights_N = grpo.importance_weights(
+    weights_N = importance_weights(
         batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, **WEIGHTS[name]
     ).weights_N
     torch.testing.assert_close(weights_N, flat(VERL["weights"][name]), rtol=1e-12, atol=0)
@@ -73,7 +74,7 @@ def test_masks_of_sequences_are_verls_and_leave_them_out_of_the_gradient(name: s
     assert bool(kept_N.any())
     assert not bool(kept_N.all())
     for measure, bounds in MASKS[name]:
-        far_N = grpo.far_sequences(
+        far_N = far_sequences(
             batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, measure=measure, bounds=bounds
         )
         assert torch.equal(~far_N, kept_N)
@@ -84,7 +85,7 @@ def test_masks_of_sequences_are_verls_and_leave_them_out_of_the_gradient(name: s
 
 def test_the_tensors_lie_on_both_sides_of_the_bounds() -> None:
     batch = tokens()
-    ratio_N = grpo.sequence_ratio(batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N)
+    ratio_N = sequence_ratio(batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N)
     assert bool((ratio_N < 1 / 1.33).any())
     assert bool((ratio_N > 1 / 0.75).any())
     dropped = flat(VERL["weights"]["token, icepop"]) == 0
@@ -96,7 +97,7 @@ def test_a_mask_has_a_lower_bound_for_k3_too() -> None:
     """Sequences that have not moved at all teach most; this keeps only those that have."""
     batch = tokens()
     same = replace(batch, behaviour_N=batch.current_N)
-    far_N = grpo.far_sequences(
+    far_N = far_sequences(
         same.current_N, same.behaviour_N, same.sequence_N, same.mask_N, measure="k3", bounds=(0.01, 1.0)
     )
     assert bool(far_N.all())
@@ -106,7 +107,7 @@ def test_masked_sequences_are_counted() -> None:
     batch = tokens()
     settings = TrainConfig(sequence_mask="k3", sequence_mask_bounds=(0.0, 0.2))
     leaf = replace(batch, current_N=batch.current_N.clone().requires_grad_())
-    report = grpo.metrics(grpo.combine([grpo.policy_loss(leaf, settings, global_tokens=len(batch.mask_N))]))
+    report = step_metrics([policy_loss(leaf, settings, global_tokens=len(batch.mask_N))])
     kept_fraction = float(flat(VERL["masks"]["k3"]).mean())
     assert report["sequence_mask_fraction"] == pytest.approx(1 - kept_fraction)
 
@@ -125,10 +126,10 @@ def test_advantages_by_unbiased_deviation_are_verls_but_for_the_floor() -> None:
 
 def test_advantages_by_the_batchs_deviation_are_trls() -> None:
     rewards, theirs = TRL["batch_std"]["rewards"], TRL["batch_std"]["advantages"]
-    scale = grpo.batch_scale(rewards)
+    scale = batch_scale(rewards)
     ours = [advantage * scale for group in (rewards[:3], rewards[3:]) for advantage in advantages(group, "mean")]
     assert ours == pytest.approx(theirs, rel=5e-8)  # its factor N / (N − 1) is a float32
-    assert math.isfinite(grpo.batch_scale([0.5]))
+    assert math.isfinite(batch_scale([0.5]))
 
 
 def test_an_unknown_kind_of_advantage_is_refused() -> None:

@@ -6,10 +6,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.grpo import TokenBatch
-from rollbus.trainer.grpo.aggregation import Aggregation
+from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
 
 NAMES = ("current_N", "behaviour_N", "advantages_N", "weights_N", "sequence_N", "mask_N")
 """What has an entry per token."""
@@ -42,7 +41,7 @@ def token_batches(draw: st.DrawFn, on_policy: bool = False) -> TokenBatch:
 def gradient(batch: TokenBatch, settings: TrainConfig, tokens: float | None = None) -> Tensor:
     leaf = batch.current_N.detach().clone().requires_grad_()
     count = float(batch.mask_N.sum()) if tokens is None else tokens
-    loss = grpo.policy_loss(replace(batch, current_N=leaf), settings, global_tokens=count).loss
+    loss = policy_loss(replace(batch, current_N=leaf), settings, global_tokens=count).loss
     (gradient_N,) = torch.autograd.grad(loss, leaf)
     return gradient_N
 
@@ -75,10 +74,10 @@ def one_sequence(*ratios: float, advantage: float = 1.0) -> TokenBatch:
 
 
 def token_weights(aggregation: Aggregation, trajectory_N: Tensor, group_N: Tensor) -> Tensor:
-    """`grpo.token_weight` of all tokens of a step, brought to mean 1."""
+    """`token_weight` of all tokens of a step, brought to mean 1."""
     counts = (torch.bincount(ids_N)[ids_N].tolist() for ids_N in (trajectory_N, group_N))
     weights = [
-        grpo.token_weight(aggregation, trajectory_tokens=trajectory, group_tokens=group)
+        token_weight(aggregation, trajectory_tokens=trajectory, group_tokens=group)
         for trajectory, group in zip(*counts, strict=True)
     ]
     weights_N = torch.tensor(weights, dtype=torch.float64)

@@ -12,8 +12,7 @@ from rollbus.schemas.topics import BATCHES, SCORES, TRAJECTORIES
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, Distillation, TrainConfig, TrainRequest
 from rollbus.trainer.loop.door import DoorRules, check_batch
-from rollbus.trainer.loop.hints import add_hints
-from rollbus.trainer.loop.inspection import inspect
+from rollbus.trainer.loop.inspection import add_hints, inspect
 from tests.builders import START_MS, make_group, make_member, make_score
 from tests.trainer.scenario import SETTINGS, World, make_batch, make_payload
 

@@ -14,13 +14,14 @@ from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.arts_own.engine import internal_config, lora_config, server_config, update_arguments
 from rollbus.trainer.art_server.arts_own.packing import GivenBatch, RollbusBackend
-from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE, read_provenance, write_json
+from rollbus.trainer.art_server.checkpoints.checkpoint import PROVENANCE, Provenance, read_provenance, write_json
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import SequenceLimits, read_limits
 from rollbus.trainer.backends.art_terms.groups import art_groups
 from rollbus.trainer.backends.model_settings import PROJECT, ArtEngine, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
+from rollbus.trainer.backends.sequences import find_reward_scale, scale_advantages
 
 
 class ArtOwnService:
@@ -55,14 +56,15 @@ class ArtOwnService:
             self.note(0, {"version": 0, "parent": None, "base_model": settings.base_model.name})
 
     async def train(
-        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory]
-    ) -> tuple[int, dict[str, float]]:
-        """Call ART's `train` once; return the new version and the step's metrics.
+        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory], provenance: Provenance
+    ) -> None:
+        """Call ART's `train` once, note what made the new version, and serve it.
 
         RejectedError if ART found nothing to train. UnavailableError if its service failed: it was started again.
         """
+        trajectories = scale_advantages(trajectories, find_reward_scale(trajectories, request.config))
         given = request.config.advantages == "given"
-        self._backend.given = GivenBatch(tuple(trajectories), request.config.aggregation) if given else None
+        self._backend.given = GivenBatch(trajectories, request.config.aggregation) if given else None
         arguments = update_arguments(request.config, self._engine)
         try:
             trained = await self._backend.train(
@@ -81,7 +83,8 @@ class ArtOwnService:
             self._backend.given = None
         if not trained.metrics.get(TRAIN_GRADIENT_STEPS_KEY):
             raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
-        return trained.step, trained.metrics
+        self.note(trained.step, provenance(trained.step, trained.metrics))
+        self.serve(trained.step)
 
     async def follow(
         self, request: TrainRequest, config: Mapping[str, Any], dev_config: Any

@@ -32,6 +32,8 @@ optimizer's state for weights."""
 OPTIMIZER = "optimizer.safetensors"
 PROVENANCE = "rollbus.json"
 TEMPORARY_PREFIX = ".tmp-"
+Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
+"""What to write into a checkpoint, from its version and the step's metrics."""
 
 
 def save_model(directory: Path, model: nn.Module, config: ModelConfig, tokenizer: Any) -> None:

@@ -22,10 +22,9 @@ from rollbus.trainer.art_server.checkpoints.journal import Failure
 from rollbus.trainer.art_server.control.following import DecisionFollower
 from rollbus.trainer.art_server.control.session import ArtSession
 from rollbus.trainer.art_server.learner.torch_service import TorchService
-from rollbus.trainer.backends.admission import Limits, admit
+from rollbus.trainer.backends.admission import Limits, admit, make_skipped_result
 from rollbus.trainer.backends.jobs import JobBackend
 from rollbus.trainer.backends.model_settings import ServiceSettings
-from rollbus.trainer.backends.outcomes import skipped
 from rollbus.trainer.backends.protocol import Capabilities, JobStatus, TrainRequest, TrainResult, Versions
 
 if TYPE_CHECKING:
@@ -202,6 +201,6 @@ class ArtLocal(JobBackend):
         limits = Limits(self.service.config.max_tokens, self.service.config.usable_tokens, lineage)
         admitted = admit(request, limits, temperatures=session.own is None)
         if not admitted.trajectories:
-            return skipped(request, admitted)
+            return make_skipped_result(request, admitted)
         session.journal.started(request.batch_hash, base, serves=request.serve)
         return await session.update(request, admitted)

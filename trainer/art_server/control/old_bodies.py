@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.schemas.errors import RecordError, RejectedError
+from rollbus.schemas.errors import RecordError, RejectedError, describe_error
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
-from rollbus.trainer.backends.outcomes import describe
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import group_trajectories
 
 TOKEN_PREFIX = "token_id:"
 GRADIENT_STEPS = "data/step_num_gradient_steps"
@@ -59,7 +59,9 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> TrainCall:
             try:
                 trajectories.append(_trajectory(name, str(group), trajectory, prompts))
             except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
-                raise RejectedError(f"trajectory {name} (group-member) cannot be read: {describe(error)}") from error
+                raise RejectedError(
+                    f"trajectory {name} (group-member) cannot be read: {describe_error(error)}"
+                ) from error
     prompts.check_not_mixed()
     return TrainCall(tuple(trajectories), prompts.rendered)
 
@@ -78,15 +80,13 @@ def trainable(call: TrainCall, limits: Limits) -> Trainable:
 
 def describe_step(trajectories: Sequence[TrainTrajectory], metrics: Mapping[str, float]) -> dict[str, float]:
     """Return what a client of ART reads of a call: its batch, and the optimizer step if there was one."""
-    rewards_by_group: dict[str, set[float]] = {}
-    for trajectory in trajectories:
-        rewards_by_group.setdefault(trajectory.group_id, set()).add(trajectory.reward)
-    groups = float(len(rewards_by_group))
+    rewards = [{member.reward for member in members} for members in group_trajectories(trajectories).values()]
+    groups = float(len(rewards))
     step = {
         "data/step_num_scenarios": groups,
         "data/step_num_trajectories": float(len(trajectories)),
         "data/step_num_groups_submitted": groups,
-        "data/step_num_groups_trainable": float(sum(len(rewards) > 1 for rewards in rewards_by_group.values())),
+        "data/step_num_groups_trainable": float(sum(len(of_group) > 1 for of_group in rewards)),
         "data/step_trainable_assistant_tokens": metrics.get("tokens_trained", 0.0),
         GRADIENT_STEPS: float(bool(metrics)),
     }

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.art_server.learner.art_advantages import ArtAdvantages
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.sequences import ArtAdvantages
 
 REFUSED = (
     "kimi_k2_tau",

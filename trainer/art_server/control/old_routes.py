@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.runtime.tasks import start_task
-from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.errors import RejectedError, describe_error, is_retriable
 from rollbus.trainer.art_server.checkpoints.journal import Failure
 from rollbus.trainer.art_server.control.old_bodies import GRADIENT_STEPS, read_call, trainable
 from rollbus.trainer.art_server.control.old_config import BETA, beta_of, kl_reference
 from rollbus.trainer.art_server.endpoint.tokenizer import render_chat
 from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.admission import Limits
-from rollbus.trainer.backends.outcomes import describe, is_retriable
 from rollbus.trainer.backends.protocol import TrainRequest
 
 FieldT = TypeVar("FieldT")
@@ -189,7 +188,7 @@ class _OldRoutes:
                 reported.append(metrics)
                 report(metrics)
         except Exception as error:
-            failure = Failure(describe(error), is_retriable(error))
+            failure = Failure(describe_error(error), is_retriable(error))
             raise
         finally:
             self._unreported[call_hash] = name, reported

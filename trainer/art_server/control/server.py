@@ -31,12 +31,11 @@ from rollbus.runtime.http.guard import (
     token_admits,
 )
 from rollbus.runtime.machine import LOCAL_NAMES
-from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError, describe_error, is_retriable
 from rollbus.trainer.art_server.control import environment as art_environment
 from rollbus.trainer.art_server.model.inert_files import require_inert
-from rollbus.trainer.backends import wire, wire_batch
+from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.model_settings import ServiceSettings
-from rollbus.trainer.backends.outcomes import describe, is_retriable
 from rollbus.trainer.backends.protocol import TERMINAL_STATES, TrainRequest
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ async def _serve_until_stopped(server: uvicorn.Server, listener: socket.socket) 
 def control_door(token: str | None, host: str = "127.0.0.1", find_principal: FindPrincipal | None = None) -> Door:
     """What the control port asks of a request: the owner's token; without one everybody may train."""
     admit = token_admits(token, open_paths=HEALTH_PATHS, find_principal=find_principal)
-    return Door(admit, MAX_BATCH_BYTES, names_of(host), {"application/json", wire_batch.MEDIA_TYPE}, _describe)
+    return Door(admit, MAX_BATCH_BYTES, names_of(host), {"application/json", wire.BATCH_TYPE}, _describe)
 
 
 def build_control_app(backend: ArtLocal | HostedModel) -> Starlette:
@@ -226,11 +225,11 @@ class _Control:
         return _respond(wire.to_json(await self._backend.capabilities()) | {"backend": "art-server", "prepares": True})
 
     async def submit(self, request: Request) -> Response:
-        train_request = wire_batch.request_from_bytes(await request.body())
+        train_request = wire.request_from_bytes(await request.body())
         return _respond({"batch_hash": await self._backend.submit(train_request)}, 202)
 
     async def prepare(self, request: Request) -> Response:
-        name, train_request = uuid.uuid4().hex, wire_batch.request_from_bytes(await request.body())
+        name, train_request = uuid.uuid4().hex, wire.request_from_bytes(await request.body())
         self._prepared = name, train_request
         return _respond({"prepared": name})
 
@@ -307,7 +306,7 @@ def _answering(handler: Handler) -> Handler:
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.url.path)
             retriable = is_retriable(error)
-            return _respond(wire.error_to_json(describe(error), retriable=retriable), 503 if retriable else 500)
+            return _respond(wire.error_to_json(describe_error(error), retriable=retriable), 503 if retriable else 500)
 
     return answer
 

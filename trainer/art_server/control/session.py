@@ -8,25 +8,22 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.art_server.checkpoints.checkpoint import Provenance
 from rollbus.trainer.art_server.checkpoints.journal import Journal, VersionStore, recover
 from rollbus.trainer.art_server.checkpoints.keeping import Keeping
 from rollbus.trainer.art_server.control.old_bodies import describe_step
 from rollbus.trainer.art_server.control.old_config import read_client_config
-from rollbus.trainer.art_server.learner.art_advantages import make_art_sequences
-from rollbus.trainer.art_server.learner.torch_service import Provenance, StepPlan, TorchService
-from rollbus.trainer.backends.admission import Admitted
+from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
+from rollbus.trainer.backends.admission import Admitted, make_result
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.model_settings import ServiceSettings
-from rollbus.trainer.backends.outcomes import completed
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, WeightsVersion
-from rollbus.trainer.backends.sequences import TokenSequence, make_sequences, scale_advantages, weigh_trajectories
-from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo.advantage_scale import reward_scale
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, WeightsVersion
+from rollbus.trainer.backends.sequences import make_art_sequences
+from rollbus.trainer.backends.wire import to_json
 
 if TYPE_CHECKING:
     from rollbus.trainer.art_server.arts_own.service import ArtOwnService
@@ -105,18 +102,13 @@ class ArtSession:
 
     async def update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
         """Make one optimizer step. RejectedError if no advantage is left of what was admitted."""
-        describe_update = self._provenance(request, admitted, {"run_id": request.run_id})
         results: list[TrainResult] = []
-
-        def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-            update = describe_update(version, metrics)
-            results.append(from_json(TrainResult, update["result"]))
-            return update
-
-        if isinstance(self.service, TorchService):
-            await self._step(self.service, request, admitted.trajectories, provenance)
-        else:
-            await self._step_of_art(self.service, request, admitted.trajectories, provenance)
+        provenance = self._provenance(request, admitted, {"run_id": request.run_id}, results)
+        try:
+            await self.service.train(request, admitted.trajectories, provenance)
+        finally:
+            if self.own is not None:
+                await asyncio.to_thread(self._remove_texts)
         return results[-1]
 
     async def follow(
@@ -126,7 +118,7 @@ class ArtSession:
 
         The checkpoint names the request and holds its result and the remarks.
         """
-        provenance = self._provenance(request, Admitted(request.trajectories, {}), remarks)
+        provenance = self._provenance(request, Admitted(request.trajectories, {}), remarks, [])
         if isinstance(self.service, TorchService):
             train_config, choice = read_client_config(config, dev_config)
             sequences = make_art_sequences(request.trajectories, choice)
@@ -148,48 +140,6 @@ class ArtSession:
         """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
         await asyncio.to_thread(self.keeping.serve, version, as_head=as_head)
 
-    async def _step(
-        self,
-        service: TorchService,
-        request: TrainRequest,
-        trajectories: Sequence[TrainTrajectory],
-        provenance: Provenance,
-    ) -> None:
-        config, figures = request.config, dict[str, float]()
-        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in trajectories])
-        sequences: Sequence[TokenSequence]
-        if config.advantages == "art":
-            sequences = make_art_sequences(trajectories)
-        else:
-            if config.distill is not None:
-                trained, figures = await service.distill(
-                    trajectories, config.distill, base_version=request.base_version, scale=scale
-                )
-            else:
-                trained = scale_advantages(trajectories, scale)
-            sequences = make_sequences(trained, weigh_trajectories(trained, config.aggregation))
-        if not any(advantage for sequence in sequences for advantage in sequence.advantages):
-            raise RejectedError(
-                f"batch {request.batch_hash} was admitted, but all its advantages are 0: nothing trains"
-            )
-        plan = StepPlan(request.base_version, config, provenance, request.most_difference, figures)
-        await service.update(sequences, plan)
-
-    async def _step_of_art(
-        self,
-        service: "ArtOwnService",
-        request: TrainRequest,
-        trajectories: Sequence[TrainTrajectory],
-        provenance: Provenance,
-    ) -> None:
-        scale = reward_scale(request.config.advantage_scale, [trajectory.reward for trajectory in trajectories])
-        try:
-            version, metrics = await service.train(request, scale_advantages(trajectories, scale))
-        finally:
-            await asyncio.to_thread(self._remove_texts)
-        service.note(version, provenance(version, metrics))
-        service.serve(version)
-
     def _remove_texts(self) -> None:
         for name in LEFT_OF_TEXTS:
             folder = self._directory / name
@@ -197,14 +147,21 @@ class ArtSession:
             if folder.exists():
                 logger.warning("%s could not be removed; it holds what was trained on as token ids", folder)
 
-    def _provenance(self, request: TrainRequest, admitted: Admitted, remarks: Mapping[str, Any]) -> Provenance:
-        """Return what describes an update that begins now, for its checkpoint."""
+    def _provenance(
+        self,
+        request: TrainRequest,
+        admitted: Admitted,
+        remarks: Mapping[str, Any],
+        results: list[TrainResult],
+    ) -> Provenance:
+        """Return what describes an update that begins now, for its checkpoint; the result is put into `results` too."""
         began = time.monotonic()
 
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
             seconds = {"update_seconds": time.monotonic() - began}
             checkpoint = str(self.service.store.path(version))
-            result = completed(request, admitted, version, {**metrics, **seconds}, checkpoint)
+            result = make_result(request, admitted, version, {**metrics, **seconds}, checkpoint)
+            results.append(result)
             return {
                 "version": version,
                 "parent": request.base_version,

@@ -6,7 +6,6 @@ again by the weights that they name, before a gradient is made: those of the ste
 a source that only sent turns of older versions once, by their checkpoint.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -15,18 +14,8 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.art_server.model.model import head, trunk
-from rollbus.trainer.backends.agreement import (
-    UNKNOWN_CAUSE,
-    Agreement,
-    describe_disagreement,
-    is_cut,
-    name_cut,
-    name_temperature,
-    name_version,
-)
+from rollbus.trainer.backends.admission import UNKNOWN_CAUSE, Agreement, describe_disagreement, is_cut, name_cut
 from rollbus.trainer.backends.protocol import TurnTokens
-
-logger = logging.getLogger(__name__)
 
 FIRST_TURNS, LATER_TURNS = 8, 1
 """Of a source that is new, and of one that agreed before, which is to cost less than two in a hundred of a step."""
@@ -104,17 +93,33 @@ def find_cause(
     by_temperature = {temperature: _differences(model, turns, temperature) for temperature in (1.0, *TEMPERATURES)}
     distance, temperature = min((float(diffs.abs().mean()), temp) for temp, diffs in by_temperature.items())
     if distance <= most:
-        return name_temperature(temperature)
+        return _name_temperature(temperature)
     for version in versions:
         other = load(version)
         if other is not None and float(_differences(other, turns).abs().mean()) <= most:
-            return name_version(version)
+            return _name_version(version)
     cuts = [
         (float(differences.mean()), temperature)
         for temperature, differences in by_temperature.items()
         if is_cut(differences.tolist())
     ]
     return name_cut(min(cuts)[1]) if cuts else UNKNOWN_CAUSE
+
+
+def _name_temperature(temperature: float) -> str:
+    """Say that the turns agree at a temperature that their record does not name."""
+    return (
+        f"they agree at temperature {temperature:g}, so the server sampled at that one, as vLLM does by a model's "
+        "generation_config.json unless it runs with `--generation-config vllm`"
+    )
+
+
+def _name_version(version: int) -> str:
+    """Say that the turns agree with another version than their record names."""
+    return (
+        f"they agree with version {version}, so the server served that one's weights under this version's name; give "
+        "each version a name of its own, and load its own checkpoint under it"
+    )
 
 
 def _length(turn: TurnTokens) -> tuple[int, bytes]:

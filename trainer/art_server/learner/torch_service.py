@@ -1,24 +1,22 @@
 """Our model service: it serves the versions of one model, and makes the next one of the sequences of a batch."""
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.tokens import token_count
 from rollbus.trainer.art_server.checkpoints.base_version import check_same_base, check_same_weights, write_base_version
-from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.art_server.checkpoints.checkpoint import Provenance, save_checkpoint
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app, model_door
@@ -26,8 +24,7 @@ from rollbus.trainer.art_server.endpoint.hints import HintPlace
 from rollbus.trainer.art_server.endpoint.http_server import EndpointServer
 from rollbus.trainer.art_server.endpoint.tokenizer import count_known_tokens, load_tokenizer, read_stop_ids
 from rollbus.trainer.art_server.learner.agreement import AgreementCheck
-from rollbus.trainer.art_server.learner.hinted import score_turns
-from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.learner.update import Learner, score_turns
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.memory_limits import loading_failures, memory_failures, memory_refusals
 from rollbus.trainer.art_server.model.precision import choose_precision
@@ -36,16 +33,18 @@ from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.distillation import distilled, place_hints
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainTrajectory
-from rollbus.trainer.backends.sequences import TokenSequence
-
-logger = logging.getLogger(__name__)
+from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest, TrainTrajectory
+from rollbus.trainer.backends.sequences import (
+    TokenSequence,
+    find_reward_scale,
+    make_art_sequences,
+    make_sequences,
+    scale_advantages,
+    weigh_trajectories,
+)
 
 DEFAULT_MAX_TOKENS = 4096
 """Of a model that could go further: each row reserves room for so many."""
-
-Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
-"""What to write into a checkpoint, from its version and the step's metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,24 +176,45 @@ class TorchService:
         self._server = EndpointServer(build_app(self.served), door, host=self.settings.host, port=self.settings.port)
         self._server.start()
 
+    async def train(
+        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory], provenance: Provenance
+    ) -> None:
+        """Make the next version of a batch; RejectedError if no advantage is left of what was admitted."""
+        config, figures = request.config, dict[str, float]()
+        scale = find_reward_scale(trajectories, config)
+        if config.advantages == "art":
+            sequences = make_art_sequences(trajectories)
+        else:
+            if config.distill is None:
+                trained = scale_advantages(trajectories, scale)
+            else:
+                trained, figures = await self._distill(request, trajectories, config.distill, scale)
+            sequences = make_sequences(trained, weigh_trajectories(trained, config.aggregation))
+        if not any(advantage for sequence in sequences for advantage in sequence.advantages):
+            raise RejectedError(
+                f"batch {request.batch_hash} was admitted, but all its advantages are 0: nothing trains"
+            )
+        plan = StepPlan(request.base_version, config, provenance, request.most_difference, figures)
+        await self.update(sequences, plan)
+
     async def update(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
         """Make the next version by one optimizer step; it is made to its end if the caller is cancelled."""
         step = asyncio.get_running_loop().run_in_executor(self._updates, self._step, sequences, plan)
         return await asyncio.shield(step)
 
-    async def distill(
-        self, trajectories: Sequence[TrainTrajectory], settings: Distillation, *, base_version: int, scale: float
+    async def _distill(
+        self, request: TrainRequest, trajectories: Sequence[TrainTrajectory], settings: Distillation, scale: float
     ) -> tuple[tuple[TrainTrajectory, ...], dict[str, float]]:
         """Return a batch with an advantage for each token, by its hints and the weights of its base, and the figures.
 
         `scale` is that of advantages by rewards.
         """
-        began = time.monotonic()
+        began, base = time.monotonic(), request.base_version
 
         def compute() -> tuple[tuple[TrainTrajectory, ...], dict[str, float]]:
             hinted_turns = place_hints(trajectories, HintPlace(self.tokenizer), max_tokens=self.config.max_tokens)
-            with self._learning(f"the log-probs of {len(hinted_turns)} hinted turns under version {base_version}"):
-                self.learner.start_from(base_version, self.store.path(base_version))
+            with self._learning(f"the log-probs of {len(hinted_turns)} hinted turns under version {base}"):
+                self.learner.start_from(base, self.store.path(base))
                 logprobs = score_turns(self.learner.model, hinted_turns, device=self.loader.device)
             return distilled(trajectories, hinted_turns, logprobs, settings, reward_scale=scale)
 
@@ -211,13 +231,37 @@ class TorchService:
         self._updates.shutdown(wait=False)
 
     def _step(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
-        """Make the next version. UnavailableError where memory runs out or a version that it needs cannot be read.
+        """Update, load the result for serving, then publish it as a checkpoint.
 
-        Then there is no new version. The batch is not at fault and must not be dropped.
+        UnavailableError where memory runs out or a version that it needs cannot be read. Then there is no new version.
+        The batch is not at fault and must not be dropped.
         """
         tokens = sum(token_count(sequence.token_ids) for sequence in sequences)
         with self._learning(f"the update from version {plan.base_version} over {tokens} tokens"):
-            return self._next_version(sequences, plan)
+            learner, version = self.learner, self.store.next_number()
+            learner.start_from(plan.base_version, self.store.path(plan.base_version))
+            figures = dict(plan.figures)
+            if plan.most_difference is not None:
+                turns = [turn for sequence in sequences for turn in sequence.turns]
+                model, base, most = learner.model, plan.base_version, plan.most_difference
+                agreement = self._agreement.require(
+                    turns, base_version=base, most=most, model=model, load=self._load_kept
+                )
+                figures = agreement | figures
+            metrics = figures | learner.step(sequences, plan.config, reference=self._reference(plan))
+            save_checkpoint(
+                self.store.path(version),
+                learner.model,
+                self.config,
+                base=self.settings.base_model,
+                provenance=plan.provenance(version, metrics),
+                masters=learner.masters.named,
+                optimizer=learner.optimizer,
+                lora=self.settings.options.lora,
+                before_publishing=lambda partial: self._load_from(version, partial),
+            )
+            learner.version = version
+            return metrics
 
     @contextmanager
     def _learning(self, what: str) -> Iterator[None]:
@@ -231,34 +275,6 @@ class TorchService:
             raise UnavailableError(str(error)) from error
         finally:
             self.sampler.threads = self._threads.sampler
-
-    def _next_version(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
-        """Update, load the result for serving, then publish it as a checkpoint."""
-        learner, version = self.learner, self.store.next_number()
-        learner.start_from(plan.base_version, self.store.path(plan.base_version))
-        agreement: dict[str, float] = {}
-        if plan.most_difference is not None:
-            agreement = self._agreement.require(
-                [turn for sequence in sequences for turn in sequence.turns],
-                base_version=plan.base_version,
-                most=plan.most_difference,
-                model=learner.model,
-                load=self._load_kept,
-            )
-        metrics = agreement | dict(plan.figures) | learner.step(sequences, plan.config, reference=self._reference(plan))
-        save_checkpoint(
-            self.store.path(version),
-            learner.model,
-            self.config,
-            base=self.settings.base_model,
-            provenance=plan.provenance(version, metrics),
-            masters=learner.masters.named,
-            optimizer=learner.optimizer,
-            lora=self.settings.options.lora,
-            before_publishing=lambda partial: self._load_from(version, partial),
-        )
-        learner.version = version
-        return metrics
 
     def _load_kept(self, version: int) -> nn.Module | None:
         """Return a version's network, if its checkpoint is still there."""

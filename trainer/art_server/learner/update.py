@@ -1,5 +1,7 @@
 """One optimizer step from the sequences of a batch: all are accumulated, then AdamW moves the weights once.
 
+`score_turns` computes hinted turns by the same passes, without a step.
+
 Deterministic: the same weights, optimizer state, sequences and thread count give the same bits. A gradient that is not
 finite is refused before the optimizer sees it, so a bad batch leaves no trace.
 """
@@ -15,16 +17,20 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer import grpo
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.art_server.checkpoints.checkpoint import load_optimizer
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.learner.rows import Tree, TreeBatch, batches, grow_trees
+from rollbus.trainer.art_server.learner.rows import TreeBatch, batches, grow_trees
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.art_server.model.master_weights import MasterWeights
 from rollbus.trainer.art_server.model.model import head, trunk
+from rollbus.trainer.backends.distillation import HintedTurn
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import TokenSequence
+from rollbus.trainer.grpo.aggregation import divisor
+from rollbus.trainer.grpo.ratios import penalised_advantages
+from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +81,11 @@ class Learner:
         self, sequences: Sequence[TokenSequence], config: TrainConfig, *, reference: Path | None = None
     ) -> dict[str, float]:
         """Apply one batch and return its metrics. RejectedError, and no change, if its gradient is not finite."""
-        prepared = micro_batches(grow_trees(sequences), device=self._device)
+        prepared = micro_batches(sequences, device=self._device)
         tokens = sum(len(batch.targets_N) for batch in prepared)
         if tokens == 0:
             raise RejectedError("the batch holds no sampled token to train on")
-        divisor = grpo.divisor(
+        whole = divisor(
             config.aggregation,
             tokens=tokens,
             sequences=sum(len(torch.unique(batch.sequence_N)) for batch in prepared),
@@ -92,16 +98,16 @@ class Learner:
         shares = []
         for index, batch in enumerate(prepared):
             scores = score(self.model, batch, device=self._device, entropy_gradient=bool(config.entropy_bonus))
-            share = grpo.policy_loss(
+            share = policy_loss(
                 self._tokens(batch, scores, advantages[index], references[index] if references else None),
                 config,
-                global_tokens=divisor,
+                global_tokens=whole,
             )
             share.loss.backward()  # type: ignore[no-untyped-call]
             self.masters.collect_gradients()
             shares.append(share)
         norm = float(nn.utils.clip_grad_norm_(self.masters.named.values(), config.max_grad_norm))
-        report = grpo.metrics(grpo.combine(shares))
+        report = step_metrics(shares)
         if not math.isfinite(norm):
             self._forget_gradients()
             raise RejectedError(
@@ -127,9 +133,9 @@ class Learner:
 
     def _tokens(
         self, batch: TreeBatch, scores: TokenScores, advantages_N: Tensor, reference_N: Tensor | None
-    ) -> grpo.TokenBatch:
+    ) -> TokenBatch:
         behaviour_N = batch.behaviour_N.to(self._device)
-        return grpo.TokenBatch(
+        return TokenBatch(
             current_N=scores.logprobs_N,
             behaviour_N=behaviour_N,
             advantages_N=advantages_N,
@@ -164,7 +170,7 @@ class Learner:
         with torch.no_grad():
             current = [score(self.model, batch, device=self._device).logprobs_N for batch in prepared]
         advantages_N = torch.cat(given)
-        penalised_N = grpo.penalised_advantages(
+        penalised_N = penalised_advantages(
             advantages_N,
             torch.cat(current),
             torch.cat(references),
@@ -174,7 +180,37 @@ class Learner:
         return list(torch.split(penalised_N, [len(batch_advantages) for batch_advantages in given]))
 
 
-def micro_batches(trees: list[Tree], *, device: torch.device | None = None) -> list[TreeBatch]:
+def score_turns(
+    model: nn.Module, hinted_turns: Sequence[HintedTurn], *, device: torch.device | None = None
+) -> list[list[float]]:
+    """Return the log-probs of each turn's tokens behind its hint, in the order of the turns.
+
+    What prompts share is computed once.
+    """
+    logprobs_by_row: dict[int, list[float]] = {}
+    with torch.no_grad():
+        for batch in micro_batches(list(map(_make_sequence, hinted_turns)), device=device):
+            scores = score(model, batch, device=device)
+            for row, value in zip(batch.sequence_N.tolist(), scores.logprobs_N.tolist(), strict=True):
+                logprobs_by_row.setdefault(row, []).append(value)
+    return [logprobs_by_row[row] for row in range(len(hinted_turns))]
+
+
+def _make_sequence(hinted: HintedTurn) -> TokenSequence:
+    """Return a turn behind its hint; it is scored, so nothing weighs."""
+    turn = TurnTokens(
+        encode_token_ids(hinted.prompt),
+        encode_token_ids(hinted.completion),
+        encode_logprobs([0.0] * len(hinted.completion)),
+        policy_version=0,
+        temperature=hinted.temperature,
+    )
+    return TokenSequence(TrainTrajectory("", "", 0.0, 0.0, (turn,)), (turn,))
+
+
+def micro_batches(sequences: Sequence[TokenSequence], *, device: torch.device | None = None) -> list[TreeBatch]:
+    """Return the passes that compute all sequences, each with what fits into one."""
+    trees = grow_trees(sequences)
     masked = [len(tree) for tree in trees if tree.branches]
     limit = PADDED_TOKENS if device is None or device.type == "cpu" else PADDED_TOKENS_GPU
     return batches(trees, padded_tokens=min(limit, MASKED_TOKENS_SQUARED // max(masked)) if masked else limit)

@@ -8,16 +8,15 @@ from openai.types.chat.chat_completion import Choice
 
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import group_trajectories
 
 TRAJECTORY_ID = "rollbus_trajectory_id"
 
 
 def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:
     """Groups in the order of their first member, members in theirs."""
-    groups: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        groups.setdefault(trajectory.group_id, []).append(_art_trajectory(trajectory))
-    return [TrajectoryGroup(members) for members in groups.values()]
+    groups = group_trajectories(trajectories).values()
+    return [TrajectoryGroup(list(map(_art_trajectory, members))) for members in groups]
 
 
 def _art_trajectory(trajectory: TrainTrajectory) -> Trajectory:

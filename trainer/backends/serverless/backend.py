@@ -17,12 +17,12 @@ from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.records.drops import DropReason
-from rollbus.trainer.backends.admission import Admitted, Limits, admit
+from rollbus.trainer.backends.admission import Admitted, Limits, admit, make_result, make_skipped_result
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
-from rollbus.trainer.backends.outcomes import completed, name_service_metrics, skipped
+from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.serverless.batches import find_singles, make_job_config, require_supported
 from rollbus.trainer.backends.serverless.events import FORGOTTEN, LOSS_NAMES, JobReport
@@ -175,14 +175,14 @@ class ServerlessBackend(JournaledBackend):
         require_supported(request.config, request.trajectories)
         admitted = self._admit(request)
         if not admitted.trajectories:
-            result = skipped(request, admitted)
+            result = make_skipped_result(request, admitted)
             self.record_result(result)
             return result
         head = self.weights_tree.head
         step_before = await self._follower.require_step(
             self.service_model, self._base_step if head == BASE_VERSION else head
         )
-        draft = completed(request, admitted, request.base_version, {}, "")
+        draft = make_result(request, admitted, request.base_version, {}, "")
         self._record({"kind": "sending", "step_before": step_before, "draft": to_json(draft)})
         job_id = await self._send(request, admitted)
         self._record({"kind": "job", "job_id": job_id})

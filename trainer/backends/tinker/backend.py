@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.trainer.backends.admission import Admitted, Limits, admit
+from rollbus.trainer.backends.admission import Admitted, Limits, admit, make_result, make_skipped_result
 from rollbus.trainer.backends.distillation import PlaceHint, distilled, place_hints
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import Retention
-from rollbus.trainer.backends.outcomes import completed, name_service_metrics, skipped
+from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     TrainRequest,
@@ -31,11 +31,11 @@ from rollbus.trainer.backends.protocol import (
     Versions,
     WeightsVersion,
 )
+from rollbus.trainer.backends.sequences import find_reward_scale
 from rollbus.trainer.backends.tinker.figures import require_agreement, require_finite, step_metrics
 from rollbus.trainer.backends.tinker.sequences import make_loss_sequences, make_optimizer
 from rollbus.trainer.backends.tinker.service import TinkerService, TrainingRun, VersionSampler
 from rollbus.trainer.backends.wire import from_json, to_json
-from rollbus.trainer.grpo.advantage_scale import reward_scale
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class TinkerBackend(JournaledBackend):
         self.check_request(request)
         admitted = admit(request, self._limits(request.base_version), temperatures=False)
         if not admitted.trajectories:
-            self.record_result(skipped(request, admitted))
+            self.record_result(make_skipped_result(request, admitted))
             return
         result = await self._find_saved_batch(request) or await self._make_step(request, admitted, began_s)
         if request.serve:
@@ -174,7 +174,7 @@ class TinkerBackend(JournaledBackend):
         try:
             metrics = await self._train_run(run, request, admitted)
             metrics["update_seconds"] = time.monotonic() - began_s
-            result = completed(request, admitted, self.next_version(), metrics, "")
+            result = make_result(request, admitted, self.next_version(), metrics, "")
             name = f"rollbus-{request.batch_hash}"
             self._record({"kind": "saving", "run_id": run.run_id, "name": name, "result": to_json(result)})
             result = replace(result, checkpoint=await run.save_state(name))
@@ -238,7 +238,7 @@ class TinkerBackend(JournaledBackend):
         finally:
             await sampler.close()
         logprobs = [score[-len(hinted.completion) :] for hinted, score in zip(hinted_turns, scores, strict=True)]
-        scale = reward_scale(config.advantage_scale, [trajectory.reward for trajectory in admitted.trajectories])
+        scale = find_reward_scale(admitted.trajectories, config)
         trained, figures = distilled(admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale)
         return trained, {**figures, "distill_seconds": time.monotonic() - began_s}
 

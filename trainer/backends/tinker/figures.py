@@ -7,13 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.agreement import (
-    UNKNOWN_CAUSE,
-    Agreement,
-    describe_disagreement,
-    is_cut,
-    name_cut,
-)
+from rollbus.trainer.backends.admission import UNKNOWN_CAUSE, Agreement, describe_disagreement, is_cut, name_cut
 from rollbus.trainer.backends.tinker.sequences import TrainSequence
 from rollbus.trainer.backends.tinker.service import LossSequence, PassOutput, ServiceLoss
 

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
-from rollbus.trainer.backends.sequences import SampledSpan, TokenSequence, make_sequences, weigh_trajectories
+from rollbus.trainer.backends.sequences import (
+    SampledSpan,
+    TokenSequence,
+    find_reward_scale,
+    make_sequences,
+    weigh_trajectories,
+)
 from rollbus.trainer.backends.tinker.service import AdamSettings, LossName, LossSequence, ServiceLoss
-from rollbus.trainer.grpo.advantage_scale import reward_scale
 from rollbus.trainer.grpo.aggregation import divisor
 
 LOSSES: dict[str, LossName] = {
@@ -83,8 +88,9 @@ def make_loss_sequences(
     whole = divisor(
         config.aggregation, tokens=tokens, sequences=len(sequences), constant_tokens=config.aggregation_tokens
     )
-    kind = config.advantage_scale if config.distill is None else "none"  # distillation has scaled its rewards
-    scale = reward_scale(kind, [trajectory.reward for trajectory in trajectories])
+    scale = (
+        find_reward_scale(trajectories, config) if config.distill is None else 1.0
+    )  # else rewards are scaled already
     if loss.name == "dro":  # not proportional to the advantage: its pull is brought to the same scale
         loss = ServiceLoss(loss.name, {"beta": loss.bounds["beta"] / whole})
     return [_shift(sequence, scale * sequence.weight / whole) for sequence in sequences], loss

@@ -25,6 +25,8 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "/responses": ("max_output_tokens",),
 }
 """By path of the API, the fields that limit what one call samples; the first is set if the caller set none."""
+ANSWERS = ("n", "best_of")
+"""Fields that say how many answers one call samples."""
 BACKGROUND: Mapping[str, str] = {PRIORITY_HEADER: "1"}
 """Our model service begins live calls first. Other servers ignore the header."""
 
@@ -41,7 +43,7 @@ class Allowance:
 
     def take(self, body: dict[str, Any], fields: tuple[str, ...]) -> int:
         """Limit a call to what is left and return how much that is; raises RejectedError if nothing is."""
-        answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
+        answers = max(int(body.get(name) or 1) for name in ANSWERS)
         with self._lock:
             assert self.left is not None
             share = self.left // answers
@@ -52,7 +54,8 @@ class Allowance:
                 )
             named_fields = [name for name in fields if body.get(name) is not None] or [fields[0]]
             for name in named_fields:
-                body[name] = min(int(body.get(name) or share), share)
+                limit = int(body.get(name) or 0)
+                body[name] = min(limit, share) if limit > 0 else share  # some servers take -1 for no limit
             taken_tokens = answers * min(body[name] for name in named_fields)
             self.left -= taken_tokens
             return int(taken_tokens)
@@ -75,8 +78,8 @@ class Allowance:
 
     def _give_back(self, tokens: int) -> None:
         with self._lock:
-            assert self.left is not None
-            self.left += tokens
+            if self.left is not None:
+                self.left += tokens
 
 
 def limited(client: Client, allowance: Allowance) -> Client:
@@ -142,4 +145,7 @@ def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:
         return 0
     call["body"] = dict(call.get("body") or {})
     call["options"]["max_retries"] = 0
+    if extra := dict(options.get("extra_json") or {}):  # the client lets an `extra_body` win over the body
+        call["body"] |= {name: extra.pop(name) for name in (*fields, *ANSWERS) if name in extra}
+        call["options"]["extra_json"] = extra
     return allowance.take(call["body"], fields)

@@ -99,7 +99,12 @@ class BusTrainer(Trainer):
                 return statuses
             logger.info("Completed epoch %d/%d", epoch + 1, num_epochs)
             if self._flat >= FLAT_EPOCHS:
-                logger.info("Every attempt of %d epochs was rewarded %s: nothing is left to learn", self._flat, SOLVED)
+                logger.info(
+                    "%d epochs in a row had nothing to train, and every attempt of the last was rewarded %s or more: "
+                    "nothing is left to learn",
+                    self._flat,
+                    SOLVED,
+                )
                 break
         await self._validate(len(statuses), last=True)
         self._warn_of_no_gain()
@@ -328,7 +333,7 @@ class BusTrainer(Trainer):
 
     def _warn_of_no_gain(self) -> None:
         rows = [row for row in self._outputs.validation_rows() if row.get("avg_reward") is not None]
-        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"]:
+        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"] and rows[-1]["avg_reward"] < SOLVED:
             logger.warning(
                 "Rewards are not increasing: validation went from %.4f to %.4f; try more generations, the curriculum, "
                 "another learning rate, and check that the reward function separates good from bad",

@@ -158,7 +158,7 @@ class BusTrainer(Trainer):
         """Cancel what is still being played, and close the run where it was opened here."""
         runs = getattr(self.trajectory_builder, "evaluation_runs", None)
         lists = runs.values() if isinstance(runs, dict) else ()  # a user's own builder may mean something else by it
-        tasks = [task for played in lists if isinstance(played, list) for task in played]
+        tasks = [task for tasks_of_item in lists if isinstance(tasks_of_item, list) for task in tasks_of_item]
         waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
         for task in waiting:
             task.cancel()
@@ -215,13 +215,13 @@ class BusTrainer(Trainer):
         collection = self._run.closed_epoch(epoch)
         if collection is None:
             return None
-        decided = self._ledger.decided(collection, epoch)
+        choice = self._ledger.read_choice(collection, epoch)
         if self._run.plan.curriculum_on_bus:
-            self._remember(decided)
+            self._remember(choice)
         elif epoch not in self._written:
             self.apply_curriculum_learning(collection, epoch)  # for what it remembers: the choice is on the log
-        self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
-        self._stop_where_flat(collection, decided.collection)
+        self._metrics[epoch] = self._epoch_metrics(collection, choice.collection)
+        self._stop_where_flat(collection, choice.collection)
         ref = self._refs[epoch] = self._ledger.job_of(epoch)
         return ref
 
@@ -251,10 +251,10 @@ class BusTrainer(Trainer):
                 chosen_collection, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning"
             )
             return chosen_collection
-        decided = await self._ledger.decide(collection, epoch)
-        self._log_choice(collection, decided, epoch)
-        self._remember(decided)
-        return decided.collection
+        choice = await self._ledger.decide(collection, epoch)
+        self._log_choice(collection, choice, epoch)
+        self._remember(choice)
+        return choice.collection
 
     def _memory(self) -> Memory:
         state = self._curriculum_state

@@ -35,7 +35,7 @@ class Allowance:
     """What an attempt may still sample; shared by all its clients, in any thread."""
 
     def __init__(self, tokens: int | None) -> None:
-        self.left = tokens
+        self.tokens_left = tokens
         """None without a limit."""
         self.unsure = False
         """Whether a call failed that may have been sampled all the same."""
@@ -45,19 +45,19 @@ class Allowance:
         """Limit a call to what is left and return how much that is; raises RejectedError if nothing is."""
         answers = max(int(body.get(name) or 1) for name in ANSWERS)
         with self._lock:
-            assert self.left is not None
-            share = self.left // answers
+            assert self.tokens_left is not None
+            share = self.tokens_left // answers
             if share < 1:
                 raise RejectedError(
-                    f"the attempt may sample {self.left} more tokens, and a call wants {answers} answers; raise the "
-                    "run's `resample.tokens_per_attempt`, or end the attempt sooner"
+                    f"the attempt may sample {self.tokens_left} more tokens, and a call wants {answers} answers; raise "
+                    "the run's `resample.tokens_per_attempt`, or end the attempt sooner"
                 )
             named_fields = [name for name in fields if body.get(name) is not None] or [fields[0]]
             for name in named_fields:
                 limit = int(body.get(name) or 0)
                 body[name] = min(limit, share) if limit > 0 else share  # some servers take -1 for no limit
             taken_tokens = answers * min(body[name] for name in named_fields)
-            self.left -= taken_tokens
+            self.tokens_left -= taken_tokens
             return int(taken_tokens)
 
     def settle(self, taken_tokens: int, answer: Any) -> None:
@@ -78,8 +78,8 @@ class Allowance:
 
     def _give_back(self, tokens: int) -> None:
         with self._lock:
-            if self.left is not None:
-                self.left += tokens
+            if self.tokens_left is not None:
+                self.tokens_left += tokens
 
 
 def limited(client: Client, allowance: Allowance) -> Client:
@@ -90,7 +90,7 @@ def limited(client: Client, allowance: Allowance) -> Client:
     original = type(client)
     post = getattr(original, "post", None)
     if post is None:
-        if allowance.left is None:
+        if allowance.tokens_left is None:
             return client
         raise TypeError(
             f"{original.__name__} has no method `post`: what it samples cannot be limited; give `Attempt.wrap` an "
@@ -141,7 +141,7 @@ def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:
     """Limit a call that samples, and let the client make it once only; return what it may sample."""
     fields, options = LIMITS.get(path), call.get("options") or {}
     call["options"] = {**options, "headers": {**(options.get("headers") or {}), **BACKGROUND}}
-    if fields is None or allowance.left is None:
+    if fields is None or allowance.tokens_left is None:
         return 0
     call["body"] = dict(call.get("body") or {})
     call["options"]["max_retries"] = 0

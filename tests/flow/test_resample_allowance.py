@@ -76,7 +76,7 @@ def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields
     server, allowance = Server(wants), Allowance(50)
     calls = play(limited(client_of(server), allowance), allowance, **fields)
     assert 0 < server.sampled_tokens <= 50
-    assert allowance.left == 50 - server.sampled_tokens
+    assert allowance.tokens_left == 50 - server.sampled_tokens
     assert calls == server.calls
 
 
@@ -89,7 +89,7 @@ def test_usage_in_two_vocabularies_is_given_back_once() -> None:
             {"prompt_tokens": 3, "completion_tokens": 10, "total_tokens": 13, "output_tokens": also}
         )
         allowance.settle(taken, SimpleNamespace(usage=usage))
-        assert allowance.left == 40
+        assert allowance.tokens_left == 40
 
 
 def test_a_copy_of_the_client_shares_the_allowance() -> None:
@@ -105,7 +105,7 @@ def test_a_failed_call_returns_only_unsampled_tokens_without_a_retry(status: int
     server, allowance = Server(status=status), Allowance(50)
     with pytest.raises(openai.APIStatusError):
         limited(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)
-    assert (server.calls, allowance.left, allowance.unsure) == (1, left, unsure)
+    assert (server.calls, allowance.tokens_left, allowance.unsure) == (1, left, unsure)
 
 
 def test_a_refused_call_without_a_limit_raises_the_servers_error() -> None:
@@ -146,7 +146,7 @@ def test_a_client_of_another_kind_without_a_limit_is_returned_as_it_is() -> None
 def test_other_calls_take_nothing_from_the_allowance() -> None:
     client, allowance = client_of(Server()), Allowance(5)
     limited(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
-    assert (allowance.left, allowance.unsure) == (5, False)
+    assert (allowance.tokens_left, allowance.unsure) == (5, False)
 
 
 def test_a_client_that_cannot_be_limited_is_refused_by_name() -> None:

@@ -10,6 +10,7 @@ where the model is called.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
+from rollbus.producers.turns.foreign_messages import read_messages
+from rollbus.producers.turns.sampled_message import choice_of
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
@@ -211,12 +214,7 @@ def _message(generation: Any) -> BaseMessage:
 
 
 def _choice(index: int, message: BaseMessage) -> AnswerChoice:
-    fields = convert_to_openai_messages(message)
-    assert isinstance(fields, dict)
-    content = fields.get("content")
-    return AnswerChoice(
-        index=index,
-        content=content if isinstance(content, str) else None,
-        tool_calls=tuple(fields.get("tool_calls") or ()),
-        finish_reason=message.response_metadata.get("finish_reason"),
-    )
+    fields: Any = convert_to_openai_messages(message)
+    if not isinstance(fields.get("content"), str):  # blocks; a text stays as it is, also one that is JSON
+        *_, fields = read_messages(fields) or [fields]
+    return replace(choice_of(fields, index), finish_reason=message.response_metadata.get("finish_reason"))

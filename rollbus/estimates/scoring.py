@@ -58,7 +58,7 @@ class EndpointScorer:
         async with self._gate:
             answer = await self._post(model, body)
         try:
-            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+            choices = sorted(answer.json()["choices"], key=lambda choice: int(choice["index"]))
             scored = [_read_logprobs(choice["logprobs"]["token_logprobs"]) for choice in choices]
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{self._url} does not score prompts: {error!r} in its answer to echo") from error
@@ -66,7 +66,7 @@ class EndpointScorer:
             raise ConfigurationError(f"{self._url} scores other tokens than those it was given; is it another model's?")
         return scored
 
-    async def _post(self, model: str, body: dict[str, Any]) -> Any:
+    async def _post(self, model: str, body: dict[str, Any]) -> httpx.Response:
         problem = ""
         for pause_s in (0.0, *RETRY_PAUSES_S):
             if pause_s:
@@ -77,7 +77,7 @@ class EndpointScorer:
                 problem = repr(error)
                 continue
             if answer.is_success:
-                return answer.json()
+                return answer
             problem = f"{answer.status_code} {answer.text[:300]}"
             if answer.status_code == 404:
                 raise ConfigurationError(

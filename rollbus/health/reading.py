@@ -258,6 +258,9 @@ class HealthWatch:
             self._answer = error if isinstance(error, UnavailableError) else late
             self._until = time.monotonic() + DOWN_S
             await self.close()
+        except BaseException:  # an asker has left, or the look failed: the next question connects again
+            await self.close()
+            raise
 
 
 async def read_health(connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> Picture:

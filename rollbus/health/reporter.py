@@ -68,7 +68,7 @@ class Alarms:
 
 
 def broker_problem(connection: KafkaConnection, error: UnavailableError) -> Problem:
-    """Return the problem that hides all others."""
+    """Return the problem that hides all others: what fires goes on, since nothing shows that it ended."""
     return Problem("broker", connection.bootstrap_servers, str(error), f"{RUNBOOK}#broker")
 
 
@@ -117,7 +117,8 @@ class HealthReporter:
                         await asyncio.sleep(self.interval_s)
                         self._take(await self._explain(await health.picture()))
             except UnavailableError as error:
-                self._notice((broker_problem(self.connection, error),), self.clock_ms())
+                others = [problem for problem in self.alarms.firing.values() if problem.alarm != "broker"]
+                self._notice((broker_problem(self.connection, error), *others), self.clock_ms())
             await asyncio.sleep(self.interval_s)
 
     async def _explain(self, picture: Picture) -> Picture:

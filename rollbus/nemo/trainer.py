@@ -99,7 +99,12 @@ class BusTrainer(Trainer):
                 return statuses
             logger.info("Completed epoch %d/%d", epoch + 1, num_epochs)
             if self._flat >= FLAT_EPOCHS:
-                logger.info("Every attempt of %d epochs was rewarded %s: nothing is left to learn", self._flat, SOLVED)
+                logger.info(
+                    "%d epochs in a row had nothing to train, and every attempt of the last was rewarded %s or more: "
+                    "nothing is left to learn",
+                    self._flat,
+                    SOLVED,
+                )
                 break
         await self._validate(len(statuses), last=True)
         self._warn_of_no_gain()
@@ -153,7 +158,7 @@ class BusTrainer(Trainer):
         """Cancel what is still being played, and close the run where it was opened here."""
         runs = getattr(self.trajectory_builder, "evaluation_runs", None)
         lists = runs.values() if isinstance(runs, dict) else ()  # a user's own builder may mean something else by it
-        tasks = [task for played in lists if isinstance(played, list) for task in played]
+        tasks = [task for tasks_of_item in lists if isinstance(tasks_of_item, list) for task in tasks_of_item]
         waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
         for task in waiting:
             task.cancel()
@@ -210,13 +215,13 @@ class BusTrainer(Trainer):
         collection = self._run.closed_epoch(epoch)
         if collection is None:
             return None
-        decided = self._ledger.decided(collection, epoch)
+        choice = self._ledger.read_choice(collection, epoch)
         if self._run.plan.curriculum_on_bus:
-            self._remember(decided)
+            self._remember(choice)
         elif epoch not in self._written:
             self.apply_curriculum_learning(collection, epoch)  # for what it remembers: the choice is on the log
-        self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
-        self._stop_where_flat(collection, decided.collection)
+        self._metrics[epoch] = self._epoch_metrics(collection, choice.collection)
+        self._stop_where_flat(collection, choice.collection)
         ref = self._refs[epoch] = self._ledger.job_of(epoch)
         return ref
 
@@ -246,10 +251,10 @@ class BusTrainer(Trainer):
                 chosen_collection, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning"
             )
             return chosen_collection
-        decided = await self._ledger.decide(collection, epoch)
-        self._log_choice(collection, decided, epoch)
-        self._remember(decided)
-        return decided.collection
+        choice = await self._ledger.decide(collection, epoch)
+        self._log_choice(collection, choice, epoch)
+        self._remember(choice)
+        return choice.collection
 
     def _memory(self) -> Memory:
         state = self._curriculum_state
@@ -328,7 +333,7 @@ class BusTrainer(Trainer):
 
     def _warn_of_no_gain(self) -> None:
         rows = [row for row in self._outputs.validation_rows() if row.get("avg_reward") is not None]
-        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"]:
+        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"] and rows[-1]["avg_reward"] < SOLVED:
             logger.warning(
                 "Rewards are not increasing: validation went from %.4f to %.4f; try more generations, the curriculum, "
                 "another learning rate, and check that the reward function separates good from bad",

@@ -60,9 +60,9 @@ class LedgerAdapter(TrainerAdapter):
         await self.run.publish(trajectories, epoch)
         await self._exclude_left_out(trajectories, epoch)
         await self.run.log.end_epoch(epoch)
-        return self.decided(trajectories, epoch)
+        return self.read_choice(trajectories, epoch)
 
-    def decided(self, trajectories: TrajectoryCollection, epoch: int) -> CurriculumChoice:
+    def read_choice(self, trajectories: TrajectoryCollection, epoch: int) -> CurriculumChoice:
         """Return what the run's curriculum has let through of an epoch."""
         view = self.run.log.view
         window, groups = view.windows[epoch], trajectories.trajectories

@@ -25,6 +25,8 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     "/responses": ("max_output_tokens",),
 }
 """By path of the API, the fields that limit what one call samples; the first is set if the caller set none."""
+ANSWERS = ("n", "best_of")
+"""Fields that say how many answers one call samples."""
 BACKGROUND: Mapping[str, str] = {PRIORITY_HEADER: "1"}
 """Our model service begins live calls first. Other servers ignore the header."""
 
@@ -33,7 +35,7 @@ class Allowance:
     """What an attempt may still sample; shared by all its clients, in any thread."""
 
     def __init__(self, tokens: int | None) -> None:
-        self.left = tokens
+        self.tokens_left = tokens
         """None without a limit."""
         self.unsure = False
         """Whether a call failed that may have been sampled all the same."""
@@ -41,20 +43,21 @@ class Allowance:
 
     def take(self, body: dict[str, Any], fields: tuple[str, ...]) -> int:
         """Limit a call to what is left and return how much that is; raises RejectedError if nothing is."""
-        answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
+        answers = max(int(body.get(name) or 1) for name in ANSWERS)
         with self._lock:
-            assert self.left is not None
-            share = self.left // answers
+            assert self.tokens_left is not None
+            share = self.tokens_left // answers
             if share < 1:
                 raise RejectedError(
-                    f"the attempt may sample {self.left} more tokens, and a call wants {answers} answers; raise the "
-                    "run's `resample.tokens_per_attempt`, or end the attempt sooner"
+                    f"the attempt may sample {self.tokens_left} more tokens, and a call wants {answers} answers; raise "
+                    "the run's `resample.tokens_per_attempt`, or end the attempt sooner"
                 )
             named_fields = [name for name in fields if body.get(name) is not None] or [fields[0]]
             for name in named_fields:
-                body[name] = min(int(body.get(name) or share), share)
+                limit = int(body.get(name) or 0)
+                body[name] = min(limit, share) if limit > 0 else share  # some servers take -1 for no limit
             taken_tokens = answers * min(body[name] for name in named_fields)
-            self.left -= taken_tokens
+            self.tokens_left -= taken_tokens
             return int(taken_tokens)
 
     def settle(self, taken_tokens: int, answer: Any) -> None:
@@ -75,8 +78,8 @@ class Allowance:
 
     def _give_back(self, tokens: int) -> None:
         with self._lock:
-            assert self.left is not None
-            self.left += tokens
+            if self.tokens_left is not None:
+                self.tokens_left += tokens
 
 
 def limited(client: Client, allowance: Allowance) -> Client:
@@ -87,7 +90,7 @@ def limited(client: Client, allowance: Allowance) -> Client:
     original = type(client)
     post = getattr(original, "post", None)
     if post is None:
-        if allowance.left is None:
+        if allowance.tokens_left is None:
             return client
         raise TypeError(
             f"{original.__name__} has no method `post`: what it samples cannot be limited; give `Attempt.wrap` an "
@@ -138,8 +141,11 @@ def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:
     """Limit a call that samples, and let the client make it once only; return what it may sample."""
     fields, options = LIMITS.get(path), call.get("options") or {}
     call["options"] = {**options, "headers": {**(options.get("headers") or {}), **BACKGROUND}}
-    if fields is None or allowance.left is None:
+    if fields is None or allowance.tokens_left is None:
         return 0
     call["body"] = dict(call.get("body") or {})
     call["options"]["max_retries"] = 0
+    if extra := dict(options.get("extra_json") or {}):  # the client lets an `extra_body` win over the body
+        call["body"] |= {name: extra.pop(name) for name in (*fields, *ANSWERS) if name in extra}
+        call["options"]["extra_json"] = extra
     return allowance.take(call["body"], fields)

@@ -32,31 +32,40 @@ async def read_decisions(connection: KafkaConnection, namespace: str, model: str
 async def follow_decisions(connection: KafkaConnection, namespace: str, use: Use) -> None:
     """Use the newest decision on each model, now and whenever there is a newer one, until cancelled.
 
-    A broker that is away changes nothing; after a new connection the newest decisions come again.
+    A broker that is away changes nothing; after a new connection the newest decisions come again. An error is logged
+    once until decisions can be used again.
     """
     place = TopicPartition(POLICY_DECISIONS.full_name(namespace), 0)
-    last = ""
+    logged_error = ""
+
+    def forget_error() -> None:
+        nonlocal logged_error
+        logged_error = ""
+
     while True:
         try:
-            await _follow(connection, place, use)
+            await _follow(connection, place, use, forget_error)
         except Exception as error:  # whatever it is: a decision that takes traffic back must still be heard
-            if repr(error) != last:
+            if repr(error) != logged_error:
                 logger.warning("decisions on who serves cannot be read, trying every %.0f s: %r", RETRY_S, error)
-            last = repr(error)
+            logged_error = repr(error)
         await asyncio.sleep(RETRY_S)
 
 
-async def _follow(connection: KafkaConnection, place: TopicPartition, use: Use) -> None:
+async def _follow(
+    connection: KafkaConnection, place: TopicPartition, use: Use, on_caught_up: Callable[[], None]
+) -> None:
     async with open_reader(connection, f"reading {place.topic}") as consumer:
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
         end, newest = (await consumer.end_offsets([place]))[place], dict[str, PolicyDecision]()
         while True:
             newest |= _newest(await consumer.getmany(timeout_ms=POLL_MS))
-            if newest and await consumer.position(place) >= end:  # not yet the decisions of long ago
+            if await consumer.position(place) >= end:  # not yet the decisions of long ago
                 for decision in newest.values():
                     use(decision)
                 newest.clear()
+                on_caught_up()
 
 
 def _newest(fetched: dict[TopicPartition, list[Any]]) -> dict[str, PolicyDecision]:

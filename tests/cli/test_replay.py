@@ -129,6 +129,19 @@ def test_a_misspelled_name_is_refused_with_the_nearest(options: dict[str, Any], 
         plan_for(Settings(), **options)
 
 
+@pytest.mark.parametrize("option", ["reward", "grouping", "curriculum"])
+def test_an_empty_option_is_refused(option: str) -> None:
+    """As a variable of the shell that is not set."""
+    with pytest.raises(ConfigurationError, match=rf"--{option} '' is n"):
+        plan_for(Settings(), **{option: ""})
+
+
+def test_a_folder_named_like_a_mode_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "off").mkdir()
+    assert plan_for(Settings(), curriculum="off").new_curriculum is not None
+
+
 @pytest.mark.parametrize("argument", ["off", "mode=off", "curriculum: {mode: off}", "mode: off"])
 def test_a_curriculum_that_is_off_can_be_said(argument: str, tmp_path: Path) -> None:
     """YAML takes the word for a truth value."""

@@ -39,7 +39,10 @@ class _Handler(QuietHandler):
         self.read_body()
         self.server.request_count += 1
         status, body = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
-        self.answer(body, status)
+        if isinstance(body, str):
+            self.answer_text(body, "text/html", status)
+        else:
+            self.answer(body, status)
 
 
 @pytest.fixture
@@ -87,6 +90,7 @@ async def test_a_server_that_stays_away_is_named(server: Answering) -> None:
         ((404, {"error": "no such model"}), "serves no agent@1: its checkpoint is gone"),
         ((400, {"error": "echo is not supported"}), "does not score prompts of agent@1: 400 .*echo is not supported"),
         ((200, {"choices": [{"index": 0, "text": "hello"}]}), "does not score prompts: KeyError"),
+        ((200, "<html>a gateway's own page</html>"), "does not score prompts: JSONDecodeError"),
         ((200, scoring_answer([None, -1, -2], [None, -1, -1])), "scores other tokens than those it was given"),
         ((200, scoring_answer([None, -1], [None, -1])), "scores other tokens than those it was given"),
         ((200, scoring_answer([None, -1, 3], [None, -1])), "a log-prob is not a finite number of at most 0"),

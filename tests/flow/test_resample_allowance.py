@@ -35,6 +35,7 @@ class Server:
         if self.status != 200:
             return httpx.Response(self.status, json={"error": {"message": "no"}})
         limits = [body[name] for name in ("max_completion_tokens", "max_tokens", "max_output_tokens") if name in body]
+        limits = [limit for limit in limits if limit >= 0]  # some servers take -1 for no limit
         tokens = body.get("n", 1) * min([self.wants, *limits])
         self.sampled_tokens += tokens
         usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
@@ -58,13 +59,24 @@ def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> i
     return calls
 
 
-@pytest.mark.parametrize("fields", [{}, {"max_tokens": 40}, {"max_completion_tokens": 7}, {"n": 3}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"max_tokens": 40},
+        {"max_completion_tokens": 7},
+        {"n": 3},
+        {"max_tokens": -1},
+        {"extra_body": {"max_tokens": 900}},
+        {"extra_body": {"n": 3, "max_completion_tokens": 900}, "max_tokens": 20},
+    ],
+)
 @pytest.mark.parametrize("wants", [1, 9, 1_000])
-def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields: dict[str, int], wants: int) -> None:
+def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields: dict[str, Any], wants: int) -> None:
     server, allowance = Server(wants), Allowance(50)
     calls = play(limited(client_of(server), allowance), allowance, **fields)
     assert 0 < server.sampled_tokens <= 50
-    assert allowance.left == 50 - server.sampled_tokens
+    assert allowance.tokens_left == 50 - server.sampled_tokens
     assert calls == server.calls
 
 
@@ -77,7 +89,7 @@ def test_usage_in_two_vocabularies_is_given_back_once() -> None:
             {"prompt_tokens": 3, "completion_tokens": 10, "total_tokens": 13, "output_tokens": also}
         )
         allowance.settle(taken, SimpleNamespace(usage=usage))
-        assert allowance.left == 40
+        assert allowance.tokens_left == 40
 
 
 def test_a_copy_of_the_client_shares_the_allowance() -> None:
@@ -93,7 +105,28 @@ def test_a_failed_call_returns_only_unsampled_tokens_without_a_retry(status: int
     server, allowance = Server(status=status), Allowance(50)
     with pytest.raises(openai.APIStatusError):
         limited(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)
-    assert (server.calls, allowance.left, allowance.unsure) == (1, left, unsure)
+    assert (server.calls, allowance.tokens_left, allowance.unsure) == (1, left, unsure)
+
+
+def test_a_refused_call_without_a_limit_raises_the_servers_error() -> None:
+    client = limited(client_of(Server(status=404)), Allowance(None))
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(**CHAT_REQUEST)
+
+
+def test_other_fields_of_an_extra_body_reach_the_server() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return Server()(request)
+
+    transport = httpx.Client(transport=httpx.MockTransport(serve))
+    plain = openai.OpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
+    extra = {"top_k": 5, "max_tokens": 900}
+    limited(plain, Allowance(50)).chat.completions.create(**CHAT_REQUEST, extra_body=extra)
+    assert bodies == [{**CHAT_REQUEST, "top_k": 5, "max_tokens": 50}]
+    assert extra == {"top_k": 5, "max_tokens": 900}
 
 
 @pytest.mark.parametrize("tokens", [50, None])
@@ -113,7 +146,7 @@ def test_a_client_of_another_kind_without_a_limit_is_returned_as_it_is() -> None
 def test_other_calls_take_nothing_from_the_allowance() -> None:
     client, allowance = client_of(Server()), Allowance(5)
     limited(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
-    assert (allowance.left, allowance.unsure) == (5, False)
+    assert (allowance.tokens_left, allowance.unsure) == (5, False)
 
 
 def test_a_client_that_cannot_be_limited_is_refused_by_name() -> None:

@@ -46,6 +46,22 @@ def test_an_alarm_is_sent_at_its_beginning_and_its_end_only() -> None:
     }
 
 
+async def test_a_broker_that_is_away_ends_no_other_alarm() -> None:
+    states: list[Any] = []
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell(body: Any) -> None:
+        states.append((body["alarm"]["state"], body["alarm"]["alarm"]))
+        loop.call_soon_threadsafe(stop.set)
+
+    watch = HealthReporter(away(), "t.", AlarmLimits(), 0.05, tell, lambda: 1)
+    list(watch.alarms.compare((problem("worker-1"),), 1))
+    await asyncio.wait_for(watch.run(stop), 120)
+    assert states == [("firing", "broker")]
+    assert set(watch.alarms.firing) == {("silence", "worker-1"), ("broker", watch.connection.bootstrap_servers)}
+
+
 async def test_a_failed_webhook_gets_the_alarm_again_while_watching_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

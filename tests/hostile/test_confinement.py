@@ -48,6 +48,20 @@ def test_the_engine_starts_with_any_environment(tmp_path: Path) -> None:
     assert done.returncode == 0, done
 
 
+def test_secrets_named_like_a_locale_are_shed(tmp_path: Path) -> None:
+    script = tmp_path / "shed.py"
+    script.write_text(
+        "import os\nfrom rollbus.local.clickhouse.confinement import shed_environment\n"
+        "shed_environment()\nprint(*sorted(os.environ))\n"
+    )
+    stays = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], "TZ": "UTC"}
+    secrets = {"LANGFUSE_SECRET_KEY": "sk", "LANGSMITH_API_KEY": "ls", "PATHFINDER_TOKEN": "pf"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, env=stays | secrets
+    )
+    assert done.stdout.split() == sorted(stays), done
+
+
 def test_the_users_packages_can_be_imported_but_no_other_file_opened(
     tmp_path: Path,
 ) -> None:

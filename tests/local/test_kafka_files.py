@@ -26,6 +26,7 @@ def test_the_broker_listens_on_loopback_only(tmp_path: Path) -> None:
 
 def test_a_folder_with_odd_characters_is_escaped_for_java() -> None:
     assert properties(Path("/data/möwe\\x"))["log.dirs"] == "/data/m\\u00f6we\\\\x"
+    assert properties(Path("/data/🚌1"))["log.dirs"] == "/data/\\ud83d\\ude8c1", "Java reads four digits at a time"
 
 
 @pytest.fixture

@@ -294,12 +294,15 @@ async def test_a_target_that_nothing_calls_ends_the_run_with_what_to_look_at(tmp
             await run_epochs(components, 1)
 
 
-async def test_a_solved_task_ends_well_with_its_final_validation(tmp_path: Path) -> None:
+async def test_a_solved_task_ends_well_with_its_final_validation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run: dict[str, Any] = {"validation_dataset": str(tmp_path / "train.json"), "validation_interval": 100}
     async with new_run(tmp_path, document(tmp_path, score=lambda item: 1.0), **run) as components:
         statuses = await run_epochs(components, 9)
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 5
     assert [row["epoch"] for row in output(tmp_path, "validation_history.json")] == [0, 5]
+    assert "Rewards are not increasing" not in caplog.text, "there is nothing left to gain"
 
 
 async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ from rollbus.producers.turns.sampled_message import choice_of, spell_finish_reas
 INPUT_TOKENS = ("prompt_tokens", "input_tokens", "input", "promptTokens", "inputTokens")
 OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "output", "completionTokens", "outputTokens")
 
+MAX_DIGITS = 20
+"""Of a number of 64 bits."""
 
-def read_request(value: Any, **more: Any) -> dict[str, Any]:
+
+def read_request(value: Any, /, **more: Any) -> dict[str, Any]:
     """Return a request with its messages in the OpenAI form; `more` are fields that are known from elsewhere."""
     value = read_json(value)
     request: dict[str, Any] = {}
@@ -51,7 +54,7 @@ def read_answer(
     if answer is None:
         return None
     counts = usage if isinstance(usage, Mapping) else {}
-    prompt, completion = _count(counts, INPUT_TOKENS), _count(counts, OUTPUT_TOKENS)
+    prompt, completion = read_count(counts, INPUT_TOKENS), read_count(counts, OUTPUT_TOKENS)
     choices = tuple(
         replace(
             choice,
@@ -70,6 +73,17 @@ def read_answer(
         completion_tokens=answer.completion_tokens if answer.completion_tokens is not None else completion,
         choices=choices,
     )
+
+
+def read_count(counts: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    """Return the first of these fields that is a count, as a number or as text."""
+    for name in names:
+        value = counts.get(name)
+        if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS:  # as ClickHouse writes 64 bits
+            value = int(value)
+        if (count := count_of(value)) is not None:
+            return count
+    return None
 
 
 def _whole_answer(value: Any) -> ServerAnswer | None:
@@ -104,8 +118,8 @@ def _of_generations(generations: list[Any], llm_output: Any) -> ServerAnswer:
     usage = details.get("token_usage") if isinstance(details.get("token_usage"), Mapping) else {}
     return ServerAnswer(
         model=text_of(details.get("model_name")) or "",
-        prompt_tokens=_count(usage or {}, INPUT_TOKENS),
-        completion_tokens=_count(usage or {}, OUTPUT_TOKENS),
+        prompt_tokens=read_count(usage or {}, INPUT_TOKENS),
+        completion_tokens=read_count(usage or {}, OUTPUT_TOKENS),
         choices=tuple(choices),
     )
 
@@ -118,16 +132,6 @@ def _of_messages(value: Any) -> ServerAnswer | None:
 
 def _is_empty(message: Mapping[str, Any]) -> bool:
     return not any(message.get(name) for name in ("content", "tool_calls", "refusal", "reasoning_content", "reasoning"))
-
-
-def _count(counts: Mapping[str, Any], names: Sequence[str]) -> int | None:
-    for name in names:
-        value = counts.get(name)
-        if isinstance(value, str) and value.isdecimal():  # what ClickHouse writes of 64 bits
-            value = int(value)
-        if (count := count_of(value)) is not None:
-            return count
-    return None
 
 
 def _as_attributes(value: Any) -> Any:

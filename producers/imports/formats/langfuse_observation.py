@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rollbus.producers.imports.formats.answers import read_answer, read_request
+from rollbus.producers.imports.formats.answers import read_answer, read_count, read_request
 from rollbus.producers.imports.formats.trace import Fields, ImportedCall, ImportedTool
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.foreign_messages import read_json, read_result
@@ -36,8 +36,8 @@ def read_observation(
     if kind in CALLS:
         more = parameters if isinstance(parameters, Mapping) else {}
         answer = read_answer(outputs, model=model, usage=usage, finish_reason=finish_reason)
-        choices = more.get("n")
-        if answer is not None and isinstance(choices, int) and len(answer.choices) < choices <= MAX_CHOICES:
+        choices = read_count(more, ("n",)) or 0
+        if answer is not None and len(answer.choices) < choices <= MAX_CHOICES:
             empty = tuple(AnswerChoice(index=index) for index in range(choices))
             answer = replace(answer, choices=empty, problem=MIXED_CHOICES)
         inputs, tools = _split_tools(read_json(inputs))

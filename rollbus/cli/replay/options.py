@@ -35,7 +35,7 @@ def parse_scoring(text: str, registry: Registry) -> tuple[ScoringConfig, Registr
     if text in registry:
         name = "reward" if registry[text].reads_feedback else text  # feedback is read by the name of its report
         return ScoringConfig(rewards=(RewardConfig(type=text, name=name),)), registry
-    if not Path(text).exists():
+    if not _is_file(text):
         raise ConfigurationError(
             f"--reward {text!r} is neither a file, nor `file.py:function`, nor a registered reward; "
             f"{nearest(text, registry)}"
@@ -52,7 +52,7 @@ def parse_grouping(text: str) -> GroupingConfig | Changes:
 
 def parse_curriculum(text: str) -> CurriculumConfig | Changes:
     """Return the curriculum that `--curriculum` names: a mode, a file, or changes to the one in force."""
-    if "=" not in text and not Path(text).exists():
+    if "=" not in text and not _is_file(text):
         modes = get_args(CurriculumConfig.model_fields["mode"].annotation)
         if text not in modes:
             raise ConfigurationError(f"--curriculum {text!r} is neither a file nor a mode; {nearest(text, modes)}")
@@ -65,10 +65,16 @@ def find_registry(text: str | None) -> Registry:
     return installed() if text is None else parse_scoring(text, installed())[1]
 
 
+def _is_file(text: str) -> bool:
+    """Say whether there is something to read, such as a pipe of the shell; a folder is not, nor an empty text."""
+    path = Path(text)
+    return path.exists() and not path.is_dir()
+
+
 def _parse_changes(kind: type[C], text: str, section: str) -> C | Changes:
     option = f"--{section}"
     if "=" not in text:
-        if not Path(text).exists():
+        if not _is_file(text):
             raise ConfigurationError(f"{option} {text!r} is not a file; give one, or changes such as name=value")
         return _validate(kind, _restore_off(_read_section(Path(text), section)), option)
     changes: dict[str, Any] = {}

@@ -61,8 +61,9 @@ def make_plan(
     check_name(name or "dry-run")
     now_ms = wall_clock_ms()
     chain_stages = chain_of(stages)
-    changes_by_option = {"--reward": reward, "--rescore": rescore, "--grouping": grouping, "--curriculum": curriculum}
-    _refuse_without_effect([option for option, value in changes_by_option.items() if value], chain_stages)
+    changes_by_option = {"--reward": reward, "--grouping": grouping, "--curriculum": curriculum}
+    options = [option for option, value in changes_by_option.items() if value is not None]
+    _refuse_without_effect(options + ["--rescore"] * rescore, chain_stages)
     plan = ReplayPlan(
         name=name or "dry-run",
         start=parse_bound(start, now_ms=now_ms),
@@ -71,11 +72,11 @@ def make_plan(
         assembly=settings.assembly,
         scoring=settings.scoring,
         runs=settings.runs,
-        new_scoring=parse_scoring(reward, find_registry(None))[0] if reward else None,
-        new_grouping=parse_grouping(grouping) if grouping else None,
-        new_curriculum=parse_curriculum(curriculum) if curriculum else None,
+        new_scoring=parse_scoring(reward, find_registry(None))[0] if reward is not None else None,
+        new_grouping=parse_grouping(grouping) if grouping is not None else None,
+        new_curriculum=parse_curriculum(curriculum) if curriculum is not None else None,
         feedback=feedback,
-        scores="rescored" if rescore else "computed" if reward else "recorded",
+        scores="rescored" if rescore else "computed" if reward is not None else "recorded",
         allow_missing=allow_missing,
     )
     plan.run_configs()  # raises for changes that a run of the settings cannot have

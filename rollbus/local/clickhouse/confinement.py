@@ -20,8 +20,10 @@ from pathlib import Path
 import rollbus
 import rollbus.schemas
 
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
-"""Beginnings of the names of variables that stay."""
+INHERITED_VARIABLES = frozenset({"PATH", "LANG", "LANGUAGE", "TZ", "TZDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"})
+"""Names of variables that stay: by the beginnings of these, secrets of Langfuse and LangSmith would."""
+INHERITED_KINDS = ("LC_", "PYTHON")
+"""Beginnings of the names of others that stay."""
 SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/sys/devices/system", "/sys/fs/cgroup",
           "/dev/urandom", "/dev/null", "/proc/self/auxv")  # fmt: skip
 """Libraries, and how much memory and how many processors there are.
@@ -58,7 +60,11 @@ def shed_environment() -> None:
 
     Deleting a variable is not enough: /proc/self/environ shows what the process was started with.
     """
-    environment = {name: value for name, value in os.environ.items() if name.startswith(INHERITED_VARIABLES)}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in INHERITED_VARIABLES or name.startswith(INHERITED_KINDS)
+    }
     if environment != dict(os.environ):
         os.execve(sys.executable, sys.orig_argv, environment)
 

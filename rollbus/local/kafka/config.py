@@ -74,6 +74,7 @@ def server_properties(
 
 
 def _escape(value: str) -> str:
-    """Escape for the Java properties format, in which a backslash starts an escape and the file is Latin-1."""
-    escaped = value.replace("\\", "\\\\")
-    return "".join(c if ord(c) < 128 else f"\\u{ord(c):04x}" for c in escaped)
+    """Escape for the Java properties format: a backslash starts an escape, which is of 16 bits; the file is Latin-1."""
+    data = value.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2))
+    return "".join(chr(unit) if unit < 128 else f"\\u{unit:04x}" for unit in units)

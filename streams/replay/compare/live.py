@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from rollbus.schemas.codec import decode
+from rollbus.schemas.codec import decode, decode_if
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
@@ -16,7 +16,7 @@ from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.replay.compare.differences import ReplayComparison, compare
 from rollbus.streams.replay.compare.side import CommonTime, Side, take_in_span
 from rollbus.streams.replay.kafka.manifest import find_manifest
-from rollbus.streams.replay.kafka.source import ENDLESS, read_records, read_whole
+from rollbus.streams.replay.kafka.source import ENDLESS, read_whole
 from rollbus.streams.replay.plan.plan import CHAIN
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.replay.plan.range_on_broker import refuse_missing, resolve, starts_of
@@ -187,12 +187,27 @@ async def _with_times(settings: StreamSettings, manifest: ReplayManifest) -> Rep
     """Return a manifest with the stream times that it covers; a shadow's follow from the ticks that it has written."""
     if manifest.state != "following":
         return manifest
+    topic = STAGE_INPUTS[manifest.stages[-1]]
     replay_settings = settings.model_copy(update={"namespace": manifest.namespace})
-    first = last = None
-    async for tick in read_records(replay_settings, STAGE_INPUTS[manifest.stages[-1]], Tick):
-        last = tick.stream_time_ms
-        first = last if first is None else first
-    return replace(manifest, from_ms=first, to_ms=last)
+    ticks = list[tuple[int, int]]()
+    async with aclosing(read_whole(replay_settings, topic)) as records:
+        async for raw in records:
+            if (tick := decode_if(raw.value, Tick)) is not None:
+                ticks.append((raw.partition, tick.stream_time_ms))
+    from_ms, to_ms = ticked_span(ticks, partitions_of(topic, replay_settings))
+    return replace(manifest, from_ms=from_ms, to_ms=to_ms)
+
+
+def ticked_span(ticks: Iterable[tuple[int, int]], partitions: int) -> tuple[int | None, int | None]:
+    """Return the stream time that all partitions have, by (partition, time) of the ticks of each in order.
+
+    Neither end is known while a partition has no tick.
+    """
+    first_ms, last_ms = dict[int, int](), dict[int, int]()
+    for partition, time_ms in ticks:
+        first_ms.setdefault(partition, time_ms)
+        last_ms[partition] = time_ms
+    return (max(first_ms.values()), min(last_ms.values())) if len(last_ms) == partitions else (None, None)
 
 
 async def decoded(

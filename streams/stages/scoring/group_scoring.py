@@ -37,7 +37,7 @@ class JudgedGroup:
 
     outcome: Group | Drop | None = None
     """The judged group in the run's log, or the drop with the reason why there is none; None without either."""
-    left: Mapping[str, Drop] = field(default_factory=dict)
+    member_drops: Mapping[str, Drop] = field(default_factory=dict)
     """Drops of members that left it, by trajectory id."""
 
 
@@ -52,7 +52,7 @@ class JudgedGroups:
     runs: Container[str]
     outcomes: dict[str, Group | Drop] = field(default_factory=dict)
     """By group id."""
-    left: dict[tuple[str | None, str], Drop] = field(default_factory=dict)
+    member_drops: dict[tuple[str | None, str], Drop] = field(default_factory=dict)
     """By run and trajectory id, which is in one group of a run."""
 
     def take(self, record: object) -> None:
@@ -62,13 +62,13 @@ class JudgedGroups:
         elif isinstance(record, Drop) and record.stage == STAGE and record.unit == "group":
             self.outcomes.setdefault(record.unit_id, record)
         elif isinstance(record, Drop) and record.stage == STAGE and record.unit == "trajectory":
-            self.left.setdefault((record.run_id, record.unit_id), record)
+            self.member_drops.setdefault((record.run_id, record.unit_id), record)
 
     def of(self, closed_group: Group) -> JudgedGroup:
         """Return the records about one group."""
         names = (member.trajectory_id for member in closed_group.members)
-        left_members = {name: drop for name in names if (drop := self.left.get((closed_group.run_id, name)))}
-        return JudgedGroup(self.outcomes.get(closed_group.group_id), left_members)
+        member_drops = {name: drop for name in names if (drop := self.member_drops.get((closed_group.run_id, name)))}
+        return JudgedGroup(self.outcomes.get(closed_group.group_id), member_drops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class GroupAnswers:
     """By component, then by trajectory id."""
     error: str | None = None
     """Why there is no verdict at all."""
-    silent: bool = False
+    is_silent: bool = False
     """True if a function returned nothing for this group."""
-    left: Mapping[str, tuple[DropReason, str]] = field(default_factory=dict)
+    departures: Mapping[str, tuple[DropReason, str]] = field(default_factory=dict)
     """Members that left it when it was judged before, and why."""
-    unasked: bool = False
+    is_unasked: bool = False
     """True if no function was called, or its answers are not known, since too few members were there or are left."""
 
 
@@ -192,18 +192,19 @@ class GroupScoringStage(RunStage[GroupScoringState]):
             return _as_recorded(await self._find_judged(group, config.rewards), group, config)
         if self._payload is None:
             raise ConfigurationError(f"{self.name} was given no payload to fetch trajectories from")
-        there = await self._payload.fetch([member.location for member in group.members])
-        members = [member.trajectory_id for member in group.members if member.location in there]
+        trajectory_by_location = await self._payload.fetch([member.location for member in group.members])
+        present = [member for member in group.members if member.location in trajectory_by_location]
+        members = [member.trajectory_id for member in present]
         lost_members = frozenset(member.trajectory_id for member in group.members) - set(members)
         if len(members) < _fewest(config):
             return GroupAnswers(lost_members)  # too few for a group: no function is called
-        trajectories = [there[member.location] for member in group.members if member.location in there]
+        trajectories = [trajectory_by_location[member.location] for member in present]
         answers = await self._asker.ask_all(trajectories, config.rewards, slots)
         errors = [answer.error for answer in answers.values() if answer.error]
         if errors:
             return GroupAnswers(lost_members, error="; ".join(errors))
         if any(answer.members is None for answer in answers.values()):
-            return GroupAnswers(lost_members, silent=True)
+            return GroupAnswers(lost_members, is_silent=True)
         return GroupAnswers(
             lost_members,
             {name: dict(zip(members, answer.members or (), strict=True)) for name, answer in answers.items()},
@@ -216,14 +217,14 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         if not config.rewards:  # rewards were switched off while this group was on its way
             yield Outgoing(RUN_LOG, self.run_id, group)
             return
-        if verdict.error is not None or verdict.silent:
+        if verdict.error is not None or verdict.is_silent:
             reason = DropReason.SCORE_FAILED if verdict.error else DropReason.SCORE_MISSING
             yield self._drop_group(
                 state, group, reason, group.members, verdict.error or "a function returned nothing for it"
             )
             return
         members: list[GroupMember] = []
-        enough = not verdict.unasked and len(group.members) - len(verdict.lost) >= _fewest(config)
+        enough = not verdict.is_unasked and len(group.members) - len(verdict.lost) >= _fewest(config)
         for member in group.members:
             judgement = _member(member, verdict, config.rewards if enough else ())
             if isinstance(judgement, GroupMember):
@@ -259,8 +260,8 @@ def _member(
 ) -> GroupMember | tuple[DropReason, str]:
     """Return a member with its new components, or why it leaves."""
     name = member.trajectory_id
-    if name in verdict.left:
-        return verdict.left[name]
+    if name in verdict.departures:
+        return verdict.departures[name]
     if name in verdict.lost:
         return DropReason.PAYLOAD_LOST, f"the record at {member.location} no longer exists"
     reward, components = member.reward, dict(member.components)
@@ -282,17 +283,17 @@ def _member(
 def _as_recorded(judged_group: JudgedGroup, closed_group: Group, config: GroupingConfig) -> GroupAnswers:
     """Return the verdict that the records were made of."""
     outcome = judged_group.outcome
-    left_members = {name: (DropReason(drop.reason), drop.detail) for name, drop in judged_group.left.items()}
+    departures = {name: (DropReason(drop.reason), drop.detail) for name, drop in judged_group.member_drops.items()}
     if isinstance(outcome, Group):
-        return GroupAnswers(answers=_answers_of(outcome, closed_group, config.rewards), left=left_members)
-    stayed = len(closed_group.members) - len(left_members)
+        return GroupAnswers(answers=_answers_of(outcome, closed_group, config.rewards), departures=departures)
+    stayed = len(closed_group.members) - len(departures)
     incomplete = outcome is not None and outcome.reason == DropReason.INCOMPLETE_GROUP.value
     if stayed < _fewest(config) and (incomplete or (outcome is None and not stayed)):
-        return GroupAnswers(left=left_members, unasked=True)
+        return GroupAnswers(departures=departures, is_unasked=True)
     if outcome is None:
         return GroupAnswers(error="no judged group of this id is in the run's log")
-    silent = outcome.reason == DropReason.SCORE_MISSING.value
-    return GroupAnswers(silent=silent, error=None if silent else outcome.detail)
+    is_silent = outcome.reason == DropReason.SCORE_MISSING.value
+    return GroupAnswers(is_silent=is_silent, error=None if is_silent else outcome.detail)
 
 
 def _answers_of(

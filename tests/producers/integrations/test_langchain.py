@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models.fake import FakeStreamingListLLM
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -120,6 +121,19 @@ async def test_a_model_of_text_gives_turns_that_say_so_too(recorder: Recorder, s
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert [turn.added_messages[-1].content for turn in turns] == ["How many bolts?", "And nuts?"]
     assert [(turn.completion.content, turn.function) for turn in turns] == [("seven", "counter"), ("eight", "counter")]
+
+
+def test_an_answer_in_blocks_keeps_its_text_and_its_reasoning(recorder: Recorder, sink: MemorySink) -> None:
+    """As Claude's are where it thinks first."""
+    blocks: list[Any] = [{"type": "thinking", "thinking": "count", "signature": "s"}, {"type": "text", "text": "seven"}]
+    text = '[{"type": "text", "text": "seven"}]'
+    model = GenericFakeChatModel(messages=iter([AIMessage(content=blocks), AIMessage(text)]))
+    with recorder.episode(task="stock"):
+        for _ in range(2):
+            model.invoke("How many bolts?", config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded_events(recorder, sink) if isinstance(event, TurnRecorded)]
+    answers = [(turn.completion.content, turn.completion.reasoning) for turn in turns]
+    assert answers == [("seven", "count"), (text, None)], "a text that looks like blocks is a text"
 
 
 def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink: MemorySink) -> None:

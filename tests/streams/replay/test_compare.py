@@ -11,7 +11,7 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.streams.replay.compare.differences import ReplayComparison, compare
-from rollbus.streams.replay.compare.live import common_span, last_of_all, made_by
+from rollbus.streams.replay.compare.live import common_span, last_of_all, made_by, ticked_span
 from rollbus.streams.replay.compare.side import CommonTime, Side, take_in_span
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
@@ -211,6 +211,11 @@ def test_later_stages_than_the_last_replayed_one_are_not_compared() -> None:
     assert (rows_of(comparison), comparison.same) == ([], {"trajectory": 2, "group": 1})
     with pytest.raises(ConfigurationError, match="events alone"):
         last_of_all([replace(grouping, stages=("alias",))])
+
+
+def test_a_shadow_covers_the_time_that_all_partitions_have() -> None:
+    assert ticked_span([(0, 10), (0, 20), (0, 90), (1, 30), (1, 70)], 2) == (30, 70)
+    assert ticked_span([(0, 10), (0, 20)], 2) == (None, None), "one has not come to a tick"
 
 
 def test_the_common_time_of_all_replays_is_compared() -> None:

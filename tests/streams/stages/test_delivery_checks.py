@@ -1,5 +1,6 @@
 """A candidate's evaluations decide whether it becomes the canary: held-out sets, estimates, distance from the base."""
 
+import math
 from typing import Any
 
 import pytest
@@ -71,6 +72,22 @@ def test_a_candidate_worse_on_the_held_out_set_is_quarantined() -> None:
     assert (delivery.now.serving, delivery.now.canary) == (0, None)
     assert delivery.now.numbers["held-out:reward.effect"] == pytest.approx(-0.2)
     assert {(m.version, m.state) for m in delivery.marks} == {(1, "quarantined"), (2, "quarantined")}
+
+
+@pytest.mark.parametrize("metrics", [{"kl": math.nan}, {"kl": 0.01, "kl_low": math.nan, "kl_high": 0.02}])
+def test_a_measurement_of_nan_lets_no_candidate_pass(metrics: dict[str, Any]) -> None:
+    delivery = waiting(DRIFT)
+    delivery.feed(make_evaluation(1, "off-policy", **metrics))
+    delivery.tick(1)
+    assert last(delivery) == ("hold", 1, "refused:off-policy:kl")
+
+
+@pytest.mark.parametrize(("serving", "candidate"), [(math.nan, 0.6), (0.6, math.nan), (math.inf, math.inf)])
+def test_a_difference_of_nan_lets_no_candidate_pass(serving: float, candidate: float) -> None:
+    delivery = waiting(HELD_OUT)
+    delivery.feed(held_out(0, serving), held_out(1, candidate))
+    delivery.tick(1)
+    assert last(delivery) == ("hold", 1, "refused:held-out:reward")
 
 
 def test_a_candidate_that_may_be_as_good_goes_on_to_the_canary() -> None:

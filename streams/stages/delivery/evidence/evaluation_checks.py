@@ -3,12 +3,13 @@
 An evaluation is a measurement of a version from outside its traffic: a held-out set, an estimate from recorded
 episodes, how far it is from the base model. It is compared with a limit, or with the same evaluation of the version
 that serves, and that only if both are of the same set. "Worse" means certainly worse: the whole interval lies beyond.
+A measurement that is no number is refused.
 An interval of a difference is that of Newcombe's method 10 (Statistics in Medicine 17, 1998).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import hypot, inf
+from math import hypot, inf, isnan
 from typing import Literal
 
 from rollbus.streams.stages.delivery.evidence.verdict import Goal
@@ -84,5 +85,7 @@ def _nothing_known(measured: Measured | None, metric: str) -> Finding | None:
 
 
 def _judge(low: float, value: float, high: float, *, goal: Goal, limit: float) -> Checked:
+    if isnan(low) or isnan(value) or isnan(high):  # of a broken version, and worse than nothing
+        return Checked("refused")
     is_worse = high < limit if goal == "more" else low > limit
     return Checked("worse" if is_worse else "passed", low, value, high)

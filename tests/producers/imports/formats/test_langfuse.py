@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.producers.imports.formats.reading import Read
 
 TRACE = {
@@ -130,6 +132,27 @@ def test_a_trace_of_the_api_becomes_an_episode_with_its_original_times() -> None
     (tool,) = episode.tools
     assert (tool.name, tool.arguments, tool.result, tool.latency_ms) == ("track", '{"order":7}', "in Berlin", 1000)
     assert episode.ended.stop_reason == "completed"
+
+
+def ask_with(**fields: Any) -> list[dict[str, Any]]:
+    call = observation("ask", "GENERATION", "01.000", "02.500", model="m", input="2+2?", output="four", **fields)
+    return [{**TRACE, "observations": [call], "scores": []}]
+
+
+@pytest.mark.parametrize("count", [2, "2"])
+def test_the_number_of_choices_may_be_a_text(count: object) -> None:
+    turns = Read("langfuse", ask_with(modelParameters={"n": count})).turns
+    assert [turn.untrainable_reason for turn in turns] == ["mixed_choices"] * 2
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    (turn,) = Read("langfuse", ask_with(modelParameters={"value": 2, "temperature": 0.5})).turns
+    assert (turn.completion.content, turn.temperature) == ("four", 0.5)
+
+
+def test_a_count_of_too_many_digits_is_unknown() -> None:
+    (turn,) = Read("langfuse", ask_with(usageDetails={"input": "9" * 5000, "output": "3"})).turns
+    assert (turn.prompt_tokens, turn.completion_tokens) == (None, 3)
 
 
 def test_scores_and_annotations_are_feedback_on_the_episode_or_its_turn() -> None:

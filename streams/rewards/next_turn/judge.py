@@ -119,7 +119,8 @@ def verdict_code(answered_turn: NextTurn) -> str:
 def read_verdict(text: str, code: str) -> tuple[str, float]:
     """Return the verdict and its confidence of the judge's last line; ValueError if it is none."""
     lines = _lines_of(text)
-    match = re.fullmatch(rf"\W*{code}\W+(good|bad|unclear)\W+(0|1|0?\.\d+|[01]\.\d+)\W*", lines[-1] if lines else "")
+    verdict = rf"\W*{code}\W+(good|bad|unclear)\W+(?<!-)(0|1|0?\.\d+|[01]\.\d+)[^\w%]*"  # no share: -0.5, 50 %
+    match = re.fullmatch(verdict, lines[-1] if lines else "")
     if match is None or float(match[2]) > 1:
         raise ValueError(f"next_turn_judge: no verdict with its code at the end of {text[-200:]!r}")
     return match[1], float(match[2])

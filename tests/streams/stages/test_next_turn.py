@@ -265,6 +265,18 @@ def test_an_unclear_verdict_is_not_a_reward() -> None:
     assert (score.value, [turn.value for turn in score.turn_rewards]) == (None, [None])
 
 
+@pytest.mark.parametrize("confidence", ["-0.5", "1%", "1 %", "0.9 %", "1.5", "nan", "5"])
+def test_a_verdict_whose_confidence_is_no_share_is_none(confidence: str) -> None:
+    score, *_ = judge_words(Judge(f"{{code}} good {confidence}"), "hm")
+    assert (score.outcome, score.value) == ("failed", None)
+
+
+@pytest.mark.parametrize("confidence", ["0.9", "- 0.9", "(0.9)", "**.9**", "0.9."])
+def test_a_verdict_may_be_decorated(confidence: str) -> None:
+    score, *_ = judge_words(Judge(f"{{code}} good {confidence}"), "hm")
+    assert (score.value, score.turn_rewards[0].confidence) == (1.0, 0.9)
+
+
 def test_the_judge_can_be_asked_only_about_unclear_turns() -> None:
     judge = Judge("{code} bad 1")
     score, *_ = judge_words(judge, "thanks", where="unclear")

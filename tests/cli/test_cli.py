@@ -74,6 +74,11 @@ def test_a_shared_setting_is_refused_below_the_top(tmp_path: Path) -> None:
     assert "worker: namespace: set this at the top" in invoke("--config", str(path), "topics", "check", expect=1)
 
 
+def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None:
+    output = invoke("forget", "--label", "user=ann", "--label", "user=bob", expect=1)
+    assert "--label user=ann and --label user=bob: no episode has both" in output
+
+
 def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
     text = invoke("worker", "run", "--stage", "assembley", expect=1)
     assert "no stage assembley" in text

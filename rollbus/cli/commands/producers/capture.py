@@ -152,7 +152,14 @@ def _is_in_foreground() -> bool:
 def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     if code == 0:
         return "completed", None
-    return "error", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+    return "error", f"exit code {code}" if code > 0 else f"ended by {_name_of_signal(-code)}"
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have no name
+        return f"signal {number}"
 
 
 def _describe(folder: Path, reports: Sequence["ProcessReport"], own_counts: Mapping[str, int]) -> str:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Forget episodes with this label; of several, with all."
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Forget episodes with this label; of several, with all.",
 )
 @click.option("--episode", "episodes", multiple=True, metavar="ID", help="Forget the episode with this id; repeatable.")
 @click.option("--reason", default="forgotten on request", help="Keep this reason in the log.")

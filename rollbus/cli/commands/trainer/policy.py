@@ -127,7 +127,8 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
         why = f"{decision.reason}: {decision.detail}" if decision.detail else decision.reason
         table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *versions, share, why,
                       *_describe_reward(decision))  # fmt: skip
-    show_rows(table, f"nothing was decided on model {run_settings.model!r}; see `delivery:` in docs/delivery.md")
+    subject = f"model {run_settings.model!r}" if version is None else f"version {version} of {run_settings.model!r}"
+    show_rows(table, f"nothing was decided on {subject}; see `delivery:` in docs/delivery.md")
 
 
 def _describe_reward(decision: "PolicyDecision") -> tuple[str, str]:

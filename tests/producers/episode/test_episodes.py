@@ -363,6 +363,12 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
     assert recorder.counters["hook_errors.feedback"] == 2
 
 
+def test_feedback_on_an_empty_conversation_is_counted_as_an_error(recorder: Recorder, sink: MemorySink) -> None:
+    assert recorder.feedback(conversation="", reward=1.0) is None
+    recorder.flush(120)
+    assert (list(sink.records()), recorder.counters["hook_errors.feedback"]) == ([], 1)
+
+
 def test_none_is_not_an_alias_of_all_that_have_none(recorder: Recorder, sink: MemorySink) -> None:
     nothing = cast(Any, None)
     with recorder.episode(task="t") as episode:

@@ -79,6 +79,18 @@ def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None
     assert "--label user=ann and --label user=bob: no episode has both" in output
 
 
+@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
+def test_an_overlap_that_no_calendar_has_is_refused_and_rotates_nothing(
+    hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    invoke("token", "create", "ann")
+    assert f"--overlap {float(hours):g} is not a number of hours" in invoke(
+        "token", "rotate", "ann", "--overlap", hours, expect=2
+    )
+    assert "ann    record   1" in invoke("token", "list")
+
+
 def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
     text = invoke("worker", "run", "--stage", "assembley", expect=1)
     assert "no stage assembley" in text

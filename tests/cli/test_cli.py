@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from rollbus.cli.commands.trainer.policy import format_share
 from rollbus.cli.output import format_count, show_record
 from rollbus.cli.root import COMMANDS, SettingsFile, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
@@ -146,6 +147,13 @@ def test_a_number_has_its_noun_in_the_right_form() -> None:
     assert manifests == ["0 manifests", "1 manifest", "12,000 manifests"]
     trajectories = [format_count(number, "trajectory", "trajectories") for number in (1, 2)]
     assert trajectories == ["1 trajectory", "2 trajectories"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.001, "0.1%"), (0.004, "0.4%"), (0.07, "7%"), (1 / 3, "33.33%"), (1.0, "100%")]
+)
+def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
+    assert format_share(share) == text
 
 
 def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:

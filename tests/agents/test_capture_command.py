@@ -230,6 +230,15 @@ def test_a_program_without_rollbus_runs_and_gets_one_line(tmp_path: Path) -> Non
     assert "nothing was recorded: no Python process has reported" in output
 
 
+def test_a_program_that_cannot_be_started_leaves_no_open_episode(tmp_path: Path) -> None:
+    (tmp_path / "app").write_text("exit 0")  # without a line that says which program reads it
+    (tmp_path / "app").chmod(0o755)
+    output, events = run("run", "./app", cwd=tmp_path, code=2)
+    assert "'./app' cannot be started: Exec format error" in output
+    (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert (ended.stop_reason, ended.error) == ("error", "'./app' cannot be started: Exec format error")
+
+
 def test_a_program_that_a_signal_without_a_name_ends_has_an_end(tmp_path: Path) -> None:
     _, events = run("run", "sh", "-c", "kill -40 $$", cwd=tmp_path, code=128 + 40)
     (ended,) = (event for event in events if isinstance(event, EpisodeEnded))

@@ -84,7 +84,12 @@ def capture(
         headers = None if episode is None else recorder.headers(episode)
         write_plan(folder, plan.model_copy(update={"headers": headers}))
         SILENCE.command = ""  # what the program is at, it says itself
-        code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
+        try:
+            code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
+        except click.UsageError as error:
+            if episode is not None:
+                episode.end("error", error.message)
+            raise
         reports = list(read_ended(folder))
         if episode is not None:
             for writer_id in (writer_id for report in reports for writer_id in report.writer_ids):

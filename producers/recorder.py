@@ -218,7 +218,7 @@ class Recorder:
         the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
         """
         if conversation is not None:
-            alias = f"conversation:{conversation}"
+            alias = f"conversation:{conversation}" if conversation != "" else ""  # an empty one names nothing
         fields = {
             "name": report_name(name, signal),
             "signal": signal,

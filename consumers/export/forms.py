@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollbus.consumers.export.numbers import HALF_CHARACTER, UnfitRowError, is_unicode
+from rollbus.schemas.ids import parse_json
 
 ChatMessage = Mapping[str, Any]
 """OpenAI's form: role, content, and tool calls if any, with their arguments as the text that the model wrote."""
@@ -61,7 +62,7 @@ def only_text(reader: str) -> Form:
 def tool_schemas(tools: str) -> list[Any] | None:
     """Return the schemas of the tools that a turn was offered; None without any."""
     try:
-        schemas = json.loads(tools) if tools else None
+        schemas = parse_json(tools) if tools else None
     except ValueError:  # withheld or masked
         schemas = ()
     if schemas is not None and not isinstance(schemas, list):
@@ -101,7 +102,7 @@ def _call(call: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, A
 def _as_object(arguments: Any) -> dict[str, Any]:
     try:
         text = isinstance(arguments, str) and arguments
-        value = json.loads(arguments, parse_constant=_refuse_constant) if text else arguments or {}
+        value = parse_json(arguments, parse_constant=_refuse_constant) if text else arguments or {}
     except ValueError:
         value = None
     if not isinstance(value, dict):

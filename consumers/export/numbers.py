@@ -6,6 +6,7 @@ it needs. In JSONL the library writes each number again with ten digits; only nu
 """
 
 import json
+import math
 from typing import Any
 
 _POWERS = tuple(float(f"1e-{digits}") for digits in range(16))
@@ -55,6 +56,8 @@ def _text(value: str) -> str:
 
 
 def _spell(number: float, *, rewritten: bool) -> str:
+    if not math.isfinite(number):  # as 1e999 is read
+        raise UnfitRowError("with a number that JSON has no form for")
     text = repr(number)
     if rewritten:
         plain = number == 0 or _PLAIN[0] <= abs(number) < _PLAIN[1]

@@ -80,10 +80,11 @@ class _MessageReader:
         elif kind == "content_block_delta":
             block = self._blocks[chunk["index"]]
             for source, field in (("text", "text"), ("thinking", "thinking"), ("partial_json", "json")):
-                block[field] = block.get(field, "") + (delta.get(source) or "")
-        elif kind == "message_delta":
-            usage = {**(self._message.get("usage") or {}), **(chunk.get("usage") or {})}
-            self._message |= {"stop_reason": delta.get("stop_reason"), "usage": usage}
+                block[field] = (block.get(field) or "") + (delta.get(source) or "")
+        elif kind == "message_delta":  # what it says nothing of stays as it was
+            counts = {name: count for name, count in (chunk.get("usage") or {}).items() if count is not None}
+            reason = delta.get("stop_reason") or self._message.get("stop_reason")
+            self._message |= {"stop_reason": reason, "usage": {**(self._message.get("usage") or {}), **counts}}
 
     def answer(self, *, complete: bool = True) -> ServerAnswer:
         blocks = [{**block, "input": block["json"] or block.get("input")} for _, block in sorted(self._blocks.items())]
@@ -109,10 +110,10 @@ class ContentsSurface(_WithoutTokens):
 
     def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Contents become messages; the settings are named as those of chat completions."""
-        settings, system = request.get("generationConfig") or {}, request.get("systemInstruction")
+        settings, system = _field_of(request, "generationConfig") or {}, _field_of(request, "systemInstruction")
         contents = [{**system, "role": "system"}, *request["contents"]] if system else request["contents"]
-        sampling = {"temperature": settings.get("temperature"), "top_p": settings.get("topP")}
-        sampling |= {"top_k": settings.get("topK"), "max_tokens": settings.get("maxOutputTokens")}
+        sampling = {"temperature": settings.get("temperature"), "top_p": _field_of(settings, "topP")}
+        sampling |= {"top_k": _field_of(settings, "topK"), "max_tokens": _field_of(settings, "maxOutputTokens")}
         return {"messages": read_messages(contents), "tools": request.get("tools"), **sampling}
 
     def read_response(self, response: Any) -> ServerAnswer:
@@ -124,6 +125,12 @@ class ContentsSurface(_WithoutTokens):
     def make_reader(self) -> StreamReader:
         """Read its chunks, which have the form of whole responses."""
         return _ContentsReader()
+
+
+def _field_of(fields: Mapping[str, Any], name: str) -> Any:
+    """Return a field of Google's, whose API takes `topP` and `top_p` alike; None without it."""
+    snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return fields.get(name, fields.get(snake_case))
 
 
 class _ContentsReader:

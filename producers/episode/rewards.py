@@ -75,7 +75,9 @@ def _text_of_content(content: Any) -> str | None:
 
 
 def nonempty_text(value: Any) -> str:
-    """Return an id or an alias as text; raises where it is empty, as it would name nothing."""
+    """Return an id or an alias as text; raises where it is None or empty, as it would name nothing."""
+    if value is None:
+        raise ValueError("None names no episode")
     if not (text := text_of(str(value))):
         raise ValueError("an empty text names no episode")
     return text

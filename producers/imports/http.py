@@ -60,7 +60,7 @@ def make_app(
     """Return the application; what a principal's token brings is recorded as that principal's."""
 
     async def export(signal: str, request: Request) -> Response:
-        is_json = request.headers.get("content-type", "").startswith(JSON)
+        is_json = _has_type(request.headers.get("content-type", ""), JSON)
         try:
             document = read_body(signal, await request.body(), is_json=is_json)
             left_out = collector.accept(document, head_of(request.headers.get("authorization", ""), find_principal))
@@ -129,8 +129,12 @@ def _refuse(request: Request, status: int, message: str, headers: Mapping[str, s
     return Response(body, status, {**status_headers, **(headers or {})})
 
 
+def _has_type(content_type: str, media_type: str) -> bool:
+    return content_type.lower().startswith(media_type)  # HTTP has the names of types in any case
+
+
 def _status_of(http_status: int, message: str, content_type: str) -> Answered:
     status = Status(code=CODES.get(http_status, Code.INTERNAL), message=message)
-    if content_type.startswith(PROTOBUF):
+    if _has_type(content_type, PROTOBUF):
         return {"content-type": PROTOBUF}, status.SerializeToString()
     return as_json(MessageToDict(status))

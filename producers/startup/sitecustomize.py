@@ -1,6 +1,7 @@
 """Begin recording in a Python process of `rollbus capture`, behind the `sitecustomize` that it has without us.
 
-Python prints what this raises and goes on; so that a program sees nothing, nothing is raised.
+Python prints what this raises and goes on. So that a program sees nothing of ours, only what the other one raises gets
+there.
 """
 
 import os
@@ -13,13 +14,15 @@ OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def import_next() -> None:
-    """Import the `sitecustomize` that our folder hides."""
+    """Import the `sitecustomize` that our folder hides; raises what that raises."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != OWN_FOLDER]
-    modules = sys.modules.pop("sitecustomize")
+    own_module = sys.modules.pop("sitecustomize")
     try:
         import_module("sitecustomize")
-    except ImportError:
-        sys.modules["sitecustomize"] = modules
+    except ImportError as error:
+        sys.modules["sitecustomize"] = own_module
+        if error.name != "sitecustomize":  # there is one, and it lacks something
+            raise
 
 
 def begin(folder: Path) -> None:
@@ -42,5 +45,7 @@ def leave_note(folder: Path, text: str) -> None:
 
 
 if (folder := os.environ.get("ROLLBUS_CAPTURE")) is not None:
-    import_next()
-    begin(Path(folder))
+    try:
+        import_next()
+    finally:  # Python prints what the other one raises, and starts the program all the same
+        begin(Path(folder))

@@ -6,6 +6,7 @@ reader ever sees a part of one.
 """
 
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,9 +93,9 @@ _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "
 
 def _link_into_place(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART}")  # in containers processes have one id
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -31,7 +31,7 @@ def repetition(trajectory: Trajectory, context: RewardContext) -> float | None:
     0 says that nothing comes twice; a model that repeats one sentence without end comes near 1. None without sampled
     tokens, 0 where no turn has `n` tokens.
     """
-    n = int(context.options.get("n") or REPEATED_RUN)
+    n = _length_of_run(context, REPEATED_RUN)
     return _share_of_runs(trajectory, n, lambda runs, tokens, start: len(runs) - len(set(runs)))
 
 
@@ -40,7 +40,7 @@ def copied(trajectory: Trajectory, context: RewardContext) -> float | None:
 
     Before a turn stand its prompt and all earlier turns. None without sampled tokens, 0 where no turn has `n` tokens.
     """
-    n = int(context.options.get("n") or COPIED_RUN)
+    n = _length_of_run(context, COPIED_RUN)
 
     def count_copied(runs: Sequence[Ngram], tokens: Sequence[int], start: int) -> int:
         before = set(_ngrams(tokens[max(0, start - MAX_TOKENS) : start], n))
@@ -67,6 +67,13 @@ def surprisal(trajectory: Trajectory, context: RewardContext) -> float | None:
     """
     logprobs = [logprob for history in trajectory.histories for logprob in decode_logprobs(history.logprobs)]
     return -sum(logprobs) / len(logprobs) if logprobs else None
+
+
+def _length_of_run(context: RewardContext, default: int) -> int:
+    n = int(context.options.get("n") or default)
+    if n < 1:
+        raise ValueError(f"n is {n}; a run has at least 1 token")
+    return n
 
 
 def _share_of_runs(

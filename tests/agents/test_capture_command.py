@@ -230,6 +230,33 @@ def test_a_program_without_rollbus_runs_and_gets_one_line(tmp_path: Path) -> Non
     assert "nothing was recorded: no Python process has reported" in output
 
 
+def test_a_program_that_cannot_be_started_leaves_no_open_episode(tmp_path: Path) -> None:
+    (tmp_path / "app").write_text("exit 0")  # without a line that says which program reads it
+    (tmp_path / "app").chmod(0o755)
+    output, events = run("run", "./app", cwd=tmp_path, code=2)
+    assert "'./app' cannot be started: Exec format error" in output
+    (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert (ended.stop_reason, ended.error) == ("error", "'./app' cannot be started: Exec format error")
+
+
+def test_a_program_that_a_signal_without_a_name_ends_has_an_end(tmp_path: Path) -> None:
+    _, events = run("run", "sh", "-c", "kill -40 $$", cwd=tmp_path, code=128 + 40)
+    (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert (ended.stop_reason, ended.error) == ("error", "ended by signal 40")
+
+
+@pytest.mark.parametrize("program", ["raise RuntimeError('of theirs')", "import a_package_of_theirs"])
+def test_a_program_whose_own_sitecustomize_fails_is_recorded(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "theirs"))
+    output, _ = run("run", sys.executable, "-c", "pass", cwd=tmp_path, code=0)
+    assert output.count("Error in sitecustomize") == 2, "of the command, and of the program"
+    assert "rollbus: recorded 0 turns of 1 process" in output
+
+
 def test_a_python_without_rollbus_is_named_with_the_install_command(tmp_path: Path) -> None:
     venv.create(tmp_path / "theirs", symlinks=True)
     python = tmp_path / "theirs" / "bin" / "python"

@@ -1,6 +1,7 @@
 """An archive without Kafka: what it was given comes back, killed at any byte, and what was altered is named."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from rollbus.archive.archive import open_archive
 from rollbus.archive.files import ArchivedRecord, digest_of, from_parquet, to_parquet
 from rollbus.archive.forget import forget_in_archive
+from rollbus.archive.storage import Storage
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.ids import trajectory_id
@@ -73,6 +75,24 @@ def test_a_second_archiver_at_the_same_place_is_refused(tmp_path: Path) -> None:
         add_records(second_archiver, [*FIRST, *SECOND])
     archive = open_archive(str(tmp_path))
     assert (archive.verify(), records_of(archive)) == ([], FIRST)
+
+
+def test_an_archiver_with_the_same_process_id_writes_into_no_file_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storages = [Storage(str(tmp_path)) for _ in range(2)]
+    sync = os.fsync
+
+    def write_meanwhile(descriptor: int) -> None:
+        if len(storages) == 2:
+            storages.pop().create("manifests/1.json", b"of the other")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", write_meanwhile)
+    with pytest.raises(FileExistsError):
+        storages[0].create("manifests/1.json", b"of this one, which is longer")
+    assert storages[0].read("manifests/1.json") == b"of the other"
+    assert storages[0].list("") == ["manifests/1.json"]
 
 
 def test_a_file_that_was_altered_or_is_gone_is_named(tmp_path: Path) -> None:

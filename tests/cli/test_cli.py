@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from rollbus.cli.commands.trainer.policy import format_share
 from rollbus.cli.output import format_count, show_record
 from rollbus.cli.root import COMMANDS, SettingsFile, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
@@ -74,6 +75,23 @@ def test_a_shared_setting_is_refused_below_the_top(tmp_path: Path) -> None:
     assert "worker: namespace: set this at the top" in invoke("--config", str(path), "topics", "check", expect=1)
 
 
+def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None:
+    output = invoke("forget", "--label", "user=ann", "--label", "user=bob", expect=1)
+    assert "--label user=ann and --label user=bob: no episode has both" in output
+
+
+@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
+def test_an_overlap_that_no_calendar_has_is_refused_and_rotates_nothing(
+    hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    invoke("token", "create", "ann")
+    assert f"--overlap {float(hours):g} is not a number of hours" in invoke(
+        "token", "rotate", "ann", "--overlap", hours, expect=2
+    )
+    assert "ann    record   1" in invoke("token", "list")
+
+
 def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
     text = invoke("worker", "run", "--stage", "assembley", expect=1)
     assert "no stage assembley" in text
@@ -129,6 +147,13 @@ def test_a_number_has_its_noun_in_the_right_form() -> None:
     assert manifests == ["0 manifests", "1 manifest", "12,000 manifests"]
     trajectories = [format_count(number, "trajectory", "trajectories") for number in (1, 2)]
     assert trajectories == ["1 trajectory", "2 trajectories"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.001, "0.1%"), (0.004, "0.4%"), (0.07, "7%"), (1 / 3, "33.33%"), (1.0, "100%")]
+)
+def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
+    assert format_share(share) == text
 
 
 def test_top_prints_each_look_into_a_pipe(tmp_path: Path) -> None:

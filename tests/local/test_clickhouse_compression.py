@@ -74,6 +74,7 @@ def test_an_unknown_encoding_is_refused() -> None:
     ("accepted", "chosen"),
     [
         ("gzip, zstd;q=0.5, lz4;q=0", "zstd"),
+        ("gzip, lz4; q=0.000, zstd;Q=0.0", "gzip"),
         ("gzip", "gzip"),
         ("br", None),
         ("identity", None),

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rollbus.cli.root import rollbus as command
 from rollbus.nemo.checks import FinetuneOptions
 from rollbus.nemo.configuration import load_plan
 from rollbus.nemo.finetune import concluded_well, name_run
-from rollbus.nemo.runs.folder import RunRecord, hold_output, hold_run, newest_run, read_run, write_run
+from rollbus.nemo.runs.folder import RunRecord, hold_output, hold_run, newest_run, now, read_run, write_run
 from rollbus.nemo.runs.processes import Processes
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
@@ -165,6 +166,14 @@ def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) 
         ConfigurationError, match="run 'run-7' has begun already; continue it with --resume, or name another"
     ):
         name_run(bus)
+
+
+def test_the_newest_run_began_last_whatever_clock_was_on_the_wall(tmp_path: Path) -> None:
+    record(tmp_path / "state" / "in-summer-time", began_at="2026-10-25T02:50:00+02:00")
+    record(tmp_path / "state" / "in-winter-time", began_at="2026-10-25T02:10:00+01:00")
+    record(tmp_path / "state" / "of-no-time", began_at="")
+    assert newest_run(tmp_path / "state").run_id == "in-winter-time"
+    assert datetime.fromisoformat(now()).utcoffset() is not None
 
 
 def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,9 +99,9 @@ class ArchiveRun:
             for place, name in places.items():
                 starts[place] = self._start(name, partitions.get(name), bounds[place], logs[place.topic].topic_id)
                 consumer.seek(place, max(bounds[place][0], starts[place].last_offset, 0))
+                partitions[name] = starts[place]  # the first manifest says what is missing in all of them
             total = sum(bounds[place][1] - starts[place].end for place in places)
             for place, name in places.items():
-                partitions[name] = starts[place]
                 async for partition in self._read(consumer, place, starts[place], bounds[place][1], forgotten):
                     partitions[name] = partition
                     self.progress(self._done + partition.end - starts[place].end, total)

@@ -7,6 +7,7 @@ JDBC does not use HTTP's encodings by default. It asks with `compress=1` for Cli
 (version 1.0.2) of what follows, the method (LZ4), the block's size with this header, the plain size, the data.
 """
 
+import re
 import struct
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from rollbus.local.clickhouse.errors import Code, refusal
 from rollbus.runtime.decompression import CODECS, expand
 from rollbus.schemas.errors import RecordTooLargeError
 
+_REFUSED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$")
+"""Ends an encoding that a client does not take: HTTP has the weight 0 with up to three digits behind the point."""
 _LZ4_BLOCK = 0x82
 _BLOCK_HEADER = struct.Struct("<BII")
 _BLOCK_BYTES = 1_048_576
@@ -80,7 +83,7 @@ def choose_encoding(accept_encoding: str | None) -> str | None:
     accepted = {
         name.split(";", 1)[0].strip().lower()
         for name in (accept_encoding or "").split(",")
-        if not name.replace(" ", "").lower().endswith(";q=0")
+        if not _REFUSED.search(name.lower())
     }
     return next((name for name in CODECS if name in accepted), None)
 

@@ -82,7 +82,7 @@ def read_settings_of(folder: Path) -> dict[str, Any]:
 def list_runs(data_dir: Path) -> list[RunRecord]:
     """Return the runs of a folder, the newest last."""
     records = [read_run(path.parent) for path in data_dir.glob(f"*/{STATE_FILE}")]
-    return sorted(records, key=lambda record: record.began_at)
+    return sorted(records, key=_began_s)
 
 
 def newest_run(data_dir: Path) -> RunRecord:
@@ -91,6 +91,14 @@ def newest_run(data_dir: Path) -> RunRecord:
     if not runs:
         raise ConfigurationError(f"nothing to resume: {data_dir} has no run; start without --resume")
     return runs[-1]
+
+
+def _began_s(record: RunRecord) -> float:
+    """Return when a run began; 0 where its record does not say."""
+    try:
+        return datetime.fromisoformat(record.began_at).timestamp()  # of an older record without a time zone, local time
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def what_next(record: RunRecord) -> str:
@@ -143,5 +151,5 @@ def is_held(folder: Path) -> bool:
 
 
 def now() -> str:
-    """Return the time, as a record has it."""
-    return datetime.now().isoformat(timespec="seconds")
+    """Return the time, as a record has it: with its distance from UTC, as a run may go on in another time zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")

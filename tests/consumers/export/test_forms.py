@@ -46,6 +46,14 @@ def test_arguments_that_are_not_an_object_are_refused(arguments: str) -> None:
             form([message])
 
 
+def test_json_that_is_nested_too_deep_is_refused() -> None:
+    arguments = '{"a": ' * 100_000 + "1" + "}" * 100_000
+    with pytest.raises(UnfitRowError, match="no JSON object"):
+        for_templates([{"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}])
+    with pytest.raises(UnfitRowError, match="no JSON list"):
+        tool_schemas("[" * 100_000 + "]" * 100_000)
+
+
 def test_empty_arguments_are_an_empty_object() -> None:
     (message,) = for_templates([{"role": "assistant", "content": "", "tool_calls": [call_with("")]}])
     assert message["tool_calls"] == [call_with({})]

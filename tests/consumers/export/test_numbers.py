@@ -34,6 +34,13 @@ def test_a_value_that_would_arrive_as_another_is_refused(value: Any) -> None:
         exact_json(value)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_a_number_that_is_not_finite_is_refused(value: float, rewritten: bool) -> None:
+    with pytest.raises(UnfitRowError, match="JSON has no form for"):
+        exact_json({"a": [value]}, rewritten=rewritten)
+
+
 @pytest.mark.parametrize("value", [0.3, 1e-12, 1e20, 0.12345678901])
 def test_a_number_that_is_written_again_has_to_survive_that(value: float) -> None:
     assert exact_json(0.25, rewritten=True) == "0.25"

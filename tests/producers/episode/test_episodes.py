@@ -363,6 +363,24 @@ def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> N
     assert recorder.counters["hook_errors.feedback"] == 2
 
 
+def test_feedback_on_an_empty_conversation_is_counted_as_an_error(recorder: Recorder, sink: MemorySink) -> None:
+    assert recorder.feedback(conversation="", reward=1.0) is None
+    recorder.flush(120)
+    assert (list(sink.records()), recorder.counters["hook_errors.feedback"]) == ([], 1)
+
+
+def test_none_is_not_an_alias_of_all_that_have_none(recorder: Recorder, sink: MemorySink) -> None:
+    nothing = cast(Any, None)
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, nothing)
+        episode.alias(nothing)
+        with recorder.attach(nothing) as attached:
+            assert not attached.sampled
+    recorder.flush(120)
+    assert list(sink.records("aliases")) == []
+    assert (recorder.counters["hook_errors.alias"], recorder.counters["hook_errors.attach"]) == (2, 1)
+
+
 def test_invalid_input_of_users_switches_no_hook_off(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="open") as own_episode:
         for _ in range(2 * MOST_FAILURES):

@@ -200,6 +200,9 @@ async def test_the_server_continues_after_too_large_torn_or_foreign_requests(ser
         partial = (await client.post(f"{served.http}/v1/traces", json=mixed, headers=served.headers)).json()
         assert partial["partialSuccess"]["rejectedSpans"] == "1"
         assert partial["partialSuccess"]["errorMessage"].startswith("1 were left out: its spanId")
+        of_other_case = {**served.headers, "content-type": "Application/JSON; charset=utf-8"}
+        answer = await client.post(f"{served.http}/v1/logs", content=b"{}", headers=of_other_case)
+        assert (answer.status_code, answer.json()) == (200, {})
         assert (await client.post(f"{served.http}/v1/metrics", json={}, headers=served.headers)).status_code == 404
         health = (await client.get(f"{served.http}/rollbus/health")).json()
     assert health["counters"]["spans_refused"] == 1

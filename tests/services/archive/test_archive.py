@@ -125,6 +125,29 @@ async def test_records_deleted_between_two_archive_runs_are_named_everywhere(
     assert await read_log(stream, f"restored-holey.{stream.namespace}") == archived_log(open_archive(url))
 
 
+async def test_what_retention_took_is_named_once_after_a_run_that_was_cut_off(
+    archive_job: tuple[Path, Settings],
+) -> None:
+    path, settings = archive_job
+    stream, url = settings.stream_settings(), str(path.parent / "archive")
+    await fill(settings, rounds=range(3))
+    await archive_run(settings, url)
+    await fill(settings, rounds=range(3, 6))
+    end = open_archive(url).contents.partitions["episode-events", 1].end
+    await delete_before(stream.kafka, {events(stream, 1): end + 4})
+
+    def die(done: int, of: int) -> None:
+        if open_archive(url).contents.number > 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await archive_run(settings, url, progress=die, file_bytes=1, portion_bytes=1)
+    await archive_run(settings, url)
+    archive = open_archive(url)
+    assert list(map(str, archive.contents.missing)) == [f"episode-events[1] {end} … {end + 3}"]
+    assert archive.verify() == []
+
+
 async def test_a_topic_that_was_made_again_is_not_archived_over_the_old_one(archive_job: tuple[Path, Settings]) -> None:
     path, settings = archive_job
     stream, url = settings.stream_settings(), str(path.parent / "archive")

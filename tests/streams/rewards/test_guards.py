@@ -80,6 +80,12 @@ def test_copied_is_the_share_of_runs_that_stand_before_the_turn(
     assert measure("copied", sampled_trajectory(*turns), **options) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("kind", ["repetition", "copied"])
+def test_runs_of_less_than_a_token_are_an_error_and_not_0(kind: str) -> None:
+    with pytest.raises(ValueError, match="n is -1"):
+        measure(kind, sampled_trajectory([7] * 100), n=-1)
+
+
 def test_surprisal_is_the_entropy_of_an_even_policy_and_0_when_collapsed() -> None:
     assert measure("surprisal", sampled_trajectory(WORDS, logprob=-log(8))) == pytest.approx(log(8), rel=1e-6)
     assert measure("surprisal", sampled_trajectory(WORDS, logprob=0.0)) == 0.0

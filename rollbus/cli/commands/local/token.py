@@ -59,7 +59,13 @@ def list_(settings: Settings) -> None:
 @with_settings
 def rotate(settings: Settings, name: str, overlap: float) -> None:
     """Print a new token for a name; the one before ends after the overlap."""
-    echo(principals.rotate(_folder(settings), name, datetime.now(UTC), timedelta(hours=overlap)))
+    try:
+        new_token = principals.rotate(_folder(settings), name, datetime.now(UTC), timedelta(hours=overlap))
+    except (OverflowError, ValueError) as error:
+        raise click.UsageError(
+            f"--overlap {overlap:g} is not a number of hours that a calendar has; take less"
+        ) from error
+    echo(new_token)
 
 
 @token.command()

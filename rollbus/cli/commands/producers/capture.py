@@ -84,7 +84,12 @@ def capture(
         headers = None if episode is None else recorder.headers(episode)
         write_plan(folder, plan.model_copy(update={"headers": headers}))
         SILENCE.command = ""  # what the program is at, it says itself
-        code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
+        try:
+            code = _run(program, {FOLDER_VARIABLE: folder_name, "PYTHONPATH": _python_path()})
+        except click.UsageError as error:
+            if episode is not None:
+                episode.end("error", error.message)
+            raise
         reports = list(read_ended(folder))
         if episode is not None:
             for writer_id in (writer_id for report in reports for writer_id in report.writer_ids):
@@ -152,7 +157,14 @@ def _is_in_foreground() -> bool:
 def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     if code == 0:
         return "completed", None
-    return "error", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+    return "error", f"exit code {code}" if code > 0 else f"ended by {_name_of_signal(-code)}"
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of the real-time signals have no name
+        return f"signal {number}"
 
 
 def _describe(folder: Path, reports: Sequence["ProcessReport"], own_counts: Mapping[str, int]) -> str:

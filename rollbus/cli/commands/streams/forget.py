@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Forget episodes with this label; repeatable."
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Forget episodes with this label; of several, with all.",
 )
 @click.option("--episode", "episodes", multiple=True, metavar="ID", help="Forget the episode with this id; repeatable.")
 @click.option("--reason", default="forgotten on request", help="Keep this reason in the log.")
@@ -185,10 +189,14 @@ def _print_places(
 
 
 def _parse_labels(pairs: tuple[str, ...]) -> dict[str, str]:
-    values = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not (name and separator):
             raise ConfigurationError(f"--label {pair!r} is not like user=ann")
-        values[name] = value
+        if values.setdefault(name, value) != value:
+            raise ConfigurationError(
+                f"--label {name}={values[name]} and --label {pair}: no episode has both, since several labels mean the "
+                "episodes that have all of them; give the command once for each"
+            )
     return values

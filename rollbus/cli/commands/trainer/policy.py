@@ -123,11 +123,17 @@ def history(settings: Settings, run_id: str | None, version: int | None) -> None
         if version not in (None, decision.version):
             continue
         versions = ["–" if number is None else str(number) for number in (decision.version, decision.serving)]
-        share = "–" if decision.canary is None else f"{decision.canary} at {decision.share:.0%}"
+        share = "–" if decision.canary is None else f"{decision.canary} at {format_share(decision.share)}"
         why = f"{decision.reason}: {decision.detail}" if decision.detail else decision.reason
         table.add_row(str(decision.number), format_time(decision.decided_at_ms), decision.action, *versions, share, why,
                       *_describe_reward(decision))  # fmt: skip
-    show_rows(table, f"nothing was decided on model {run_settings.model!r}; see `delivery:` in docs/delivery.md")
+    subject = f"model {run_settings.model!r}" if version is None else f"version {version} of {run_settings.model!r}"
+    show_rows(table, f"nothing was decided on {subject}; see `delivery:` in docs/delivery.md")
+
+
+def format_share(share: float) -> str:
+    """Return a share as per cent: a canary may begin with less than one in a hundred."""
+    return f"{share * 100:.4g}%"
 
 
 def _describe_reward(decision: "PolicyDecision") -> tuple[str, str]:
@@ -151,7 +157,8 @@ def _command(
         raise ConfigurationError(f"run {run.run_id!r} has no `delivery:` in the settings, so no version has a share")
     run_settings = trainer_settings(settings, run_id, "policy-decisions", "delivery-log")
     decision = command_delivery(run_settings, command, version, reason=reason)
-    canary = "" if decision.canary is None else f", version {decision.canary} has {decision.share:.0%} of the episodes"
+    share = format_share(decision.share)
+    canary = "" if decision.canary is None else f", version {decision.canary} has {share} of the episodes"
     echo(f"decision {decision.number}, {decision.action}: version {decision.serving} is served{canary}")
 
 

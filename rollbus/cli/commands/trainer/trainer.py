@@ -96,7 +96,10 @@ def _complete_replay(settings: Settings, namespace: str) -> str:
     name = namespace.removeprefix("replay-").partition(".")[0]
     manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
     if manifest.state != "complete":
-        raise ConfigurationError(f"replay {name!r} still runs; a trainer takes the batches of one that has ended")
+        raise ConfigurationError(
+            f"replay {name!r} is a shadow, which follows live without an end; a trainer takes the batches of a replay "
+            "that has ended"
+        )
     return manifest.namespace
 
 
@@ -199,7 +202,9 @@ def rewards(settings: Settings, run_id: str | None, step: int | None) -> None:
     configured = [run.run_id for run in settings.runs]
     answer = run_query(settings.clickhouse, "rewards_of_step", values, configured=configured)
     if not answer.rows:
-        echo(f"run {chosen_run!r} has trained no step in ClickHouse yet: `rollbus sink run` writes what is trained")
+        missing_step = "no step" if step is None else f"no step {step}"
+        remedy = "`rollbus sink run` writes what is trained"
+        echo(f"run {chosen_run!r} has trained {missing_step} in ClickHouse yet: {remedy}")
         return
     title = f"step {step}" if step else "the newest step"
     Console().print(as_table(answer.columns, answer.rows, title=title, width=Console().width))

@@ -62,7 +62,9 @@ def main(modules: Path, screenshots: Path | None) -> int:
                 page(port, "broken", folder) as broken,
                 page(port, "fresh", folder, run="orders") as fresh,
                 page(port, "page", folder, kafka=broker.address) as busy,
-                page(port, "lost", folder, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER) as lost,
+                page(
+                    port, "lost", folder, kafka=broker.address, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER
+                ) as lost,
             ):
                 environment = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
                 environment |= {

@@ -47,6 +47,7 @@ def make_beat(kind: str, number: int, interval_ms: int) -> Heartbeat:
         interval_ms=interval_ms,
         started_at_ms=now_ms,
         beat_at_ms=now_ms,
+        holds=("assembly[0]",) if kind == "worker" else (),
     )
 
 

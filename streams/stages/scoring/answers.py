@@ -15,6 +15,7 @@ from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import RewardConfig
@@ -231,6 +232,13 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
         if not isinstance(turn.hint, str):
             return _failed_answer(
                 f"reward {name!r} gave turn {turn.turn_event_id} a hint that is no text: {turn.hint!r:.200}"
+            )
+        if not isinstance(turn.share, int | float) or not computable(turn.share):
+            return _failed_answer(f"reward {name!r} gave turn {turn.turn_event_id} the share {turn.share!r:.200}")
+        texts = (turn.turn_event_id, turn.event_id, turn.signal)
+        if not all(isinstance(text, str) and SEPARATOR not in text for text in texts):
+            return _failed_answer(
+                f"reward {name!r} gave a turn {texts!r:.200}, which are no ids of events and a signal"
             )
     answer = _check_value(values.total, name)
     if answer.error:

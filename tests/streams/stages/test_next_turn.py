@@ -243,6 +243,19 @@ def test_a_failed_tool_says_something_of_the_turn_that_called_it_alone() -> None
     assert failures == [turns[0].event_id]
 
 
+def test_an_edit_of_an_earlier_turn_keeps_its_value_in_a_revision() -> None:
+    flow = Flow()
+    first = make_turn("e1", 1, text="the first answer here")
+    edit = make_reward(
+        "e1", None, name="next_turn", signal="edit", comment="the first answer there", turn_event_id=first.event_id
+    )
+    whole = [make_started("e1"), first, replace(make_turn("e1", 2), added_messages=()), edit]
+    (score,) = flow.events(*whole, make_ended("e1", 3), make_closed("e1", 4))
+    assert score.value == 0.75
+    (revised,) = flow.events(make_reward("e1", 1.0, name="thumbs"))
+    assert (revised.revision, revised.value, revised.turn_rewards) == (1, 0.75, score.turn_rewards)
+
+
 def test_a_report_has_a_value_or_a_signal() -> None:
     with pytest.raises(InvalidRecordError, match="has no value"):
         make_reward("e1", None)

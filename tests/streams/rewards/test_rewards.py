@@ -147,6 +147,8 @@ def test_feedback_refuses_an_unknown_way_to_combine() -> None:
         ("json_valid", '{"a": 1}', {"required": "a, b"}, 0.0),
         ("json_valid", '```json\n{"a": 1}\n```', {"fenced": True, "required": "a"}, 1.0),
         ("json_valid", "[" * 100_000, {}, 0.0),
+        *(("json_valid", text, {}, 0.0) for text in ("NaN", "-Infinity", '{"a": NaN}', "[Infinity]")),
+        ("json_valid", '"NaN"', {}, 1.0),
         ("length", "5", {"target": 2}, 1.0),
         ("length", "5", {"target": 1, "limit": 3}, 0.5),
         ("length", "5", {"target": 1, "limit": 2}, 0.0),
@@ -203,6 +205,17 @@ async def grade(answer: str) -> float | None:
 )
 async def test_a_judge_may_name_the_scale_of_its_grade(answer: str) -> None:
     assert await grade(answer) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Note: 9,5", 0.95), ("9,5/10", 0.95), ("9,25 / 10,0", 0.925), ("Grade: .5", 0.05), ("7,5.", 0.75),
+        ("1, 8", 0.8), ("good.8", 0.8), ("1,000 words.\n8.5", 0.85), ("8.", 0.8),
+    ],
+)  # fmt: skip
+async def test_a_judge_may_write_a_decimal_comma_or_no_zero_before_the_point(answer: str, expected: float) -> None:
+    assert await grade(answer) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,17 @@ def test_shaped_rewards_divide_the_whole_among_turns() -> None:
     }
 
 
+def test_the_steps_of_a_report_are_of_its_source_too() -> None:
+    steps = tuple(
+        Reward(event_id=source, name="good.step", value=value, turn_event_id="t1", source=source)
+        for source, value in (("agent", 9.0), ("checker", 0.25))
+    )
+    whole = Reward(event_id="w", name="good", value=1.0, source="checker")
+    call: Any = registry.BUILT_IN["feedback"].call
+    answer = call(make_trajectory(rewards=(*steps, whole)), RewardContext("good", {"source": "checker"}))
+    assert [(turn.event_id, turn.value) for turn in answer.turns] == [("checker", 0.25)]
+
+
 def spoken(*reports: tuple[str, str, float]) -> Trajectory:
     """A trajectory with reports: principal, name and value of each, in the broker's order."""
     rewards = [

@@ -68,7 +68,7 @@ REGISTRY = {
     **BUILT_IN,
     "later_without_end": RewardFunction(_later_without_end, per="group"),  # type: ignore[arg-type]
     "later_slow_generator": RewardFunction(_later_slow_generator, per="group"),  # type: ignore[arg-type]
-    "endless": RewardFunction(lambda group, context: _Endless(), per="group"),  # type: ignore[arg-type,return-value]
+    "endless": RewardFunction(lambda group, context: _Endless(), per="group"),  # type: ignore[arg-type]
     "ranks": RewardFunction(ranks, per="group", quick=True),
     "slow_ranks": RewardFunction(ranks, per="group"),
     "hang": RewardFunction(_hang, per="group"),

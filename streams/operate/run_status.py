@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.control import ConfigApplied, RunCommand
 from rollbus.schemas.records.groups import Group, StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion
 
@@ -18,7 +18,7 @@ class RunStatus:
 
     run_id: str
     state: str = "running"
-    """By the last command: running, paused, stopped or removed."""
+    """By the last command: running, paused, stopped or removed. A run that is removed and back has the one before."""
     groups: int = 0
     batches: int = 0
     answered: int = 0
@@ -31,13 +31,19 @@ def run_statuses(records: Iterable[tuple[str, Any]]) -> dict[str, RunStatus]:
     """Fold (key, record) pairs of both topics."""
     statuses: dict[str, RunStatus] = {}
     seen_records: set[tuple[str, str]] = set()
+    commanded: dict[str, str] = {}
+    """State by the last command of somebody; a run that is back in the settings goes on in it."""
     for key, record in records:
         run_id = getattr(record, "run_id", None) or key
+        if isinstance(record, ConfigApplied) and run_id in statuses and statuses[run_id].state == STATES["removed"]:
+            statuses[run_id] = replace(statuses[run_id], state=commanded.get(run_id, "running"))
         if not run_id or isinstance(record, PolicyVersion) or (identity := _identity_of(record)) is None:
             continue
         if (run_id, identity) not in seen_records:
             seen_records.add((run_id, identity))
             statuses[run_id] = _status_after(statuses.get(run_id) or RunStatus(run_id), record)
+            if statuses[run_id].state != STATES["removed"]:
+                commanded[run_id] = statuses[run_id].state
     return statuses
 
 

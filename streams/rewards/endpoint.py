@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.schemas.ids import parse_json
 from rollbus.streams.rewards.contract import Option
 
 TOO_MANY_REQUESTS = 429
@@ -39,12 +40,19 @@ class Endpoint:
             ):
                 if response.status >= SERVER_ERRORS or response.status == TOO_MANY_REQUESTS:
                     raise UnavailableError(f"{self._url} answered {response.status}")
+                text = await response.text(errors="replace")
                 if not response.ok:
-                    text = (await response.text())[:200]
-                    raise RejectedError(f"{self._url} answered {response.status}: {text}")
-                return _text(await response.json(content_type=None), self._url)
+                    raise RejectedError(f"{self._url} answered {response.status}: {text[:200]}")
+                return _text(_parsed(text, self._url), self._url)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnavailableError(f"{self._url} gave no answer: {error!r}") from error
+
+
+def _parsed(text: str, url: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise RejectedError(f"{url} answered without JSON: {text[:200]}") from error
 
 
 def _text(answer: Any, url: str) -> str:

@@ -50,7 +50,11 @@ def feedback(trajectory: Trajectory, context: RewardContext) -> float | TurnValu
     for voice in voices.values():
         for of_name in voice.values():
             turns += _turns_of(of_name, context, len(voice) * len(voices))
-    steps = [report for report in trajectory.rewards if report.name == f"{name}.{STEP}" and report.turn_event_id]
+    steps = [
+        report
+        for report in trajectory.rewards
+        if report.name == f"{name}.{STEP}" and report.turn_event_id and source in (report.source, None, "")
+    ]
     for principal, voice in voices.items():
         if name in voice:
             of_voice = [step for step in steps if principal in (step.principal, None)]

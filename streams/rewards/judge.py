@@ -10,7 +10,8 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
 RUBRIC = "How well did the assistant do what the user asked?"
-_NUMBER = r"-?\d+(?:\.\d+)?"
+_NUMBER = r"-?(?:\d+(?:\.\d+|,\d\d?(?!\d))?|(?<![\w.])\.\d+)"
+"""With a decimal point or, as in many languages, a comma."""
 _GRADE = re.compile(rf"({_NUMBER})(?:\W*(?:/|\bout of\b)\W*({_NUMBER}))?")
 """A number, and of how much it is where that is said: models like to answer 8/10."""
 MAX_CHARACTERS = 60_000
@@ -33,7 +34,7 @@ async def judge(trajectory: Trajectory, context: RewardContext) -> float | None:
     numbers = _GRADE.findall(answer)
     if not numbers:
         raise ValueError(f"judge: no number in the answer {answer[:200]!r}")
-    grade, most = (float(number) if number else scale for number in numbers[-1])
+    grade, most = (float(number.replace(",", ".")) if number else scale for number in numbers[-1])
     if most != scale:
         raise ValueError(f"judge: grade {grade:g} is one of {most:g}, not of {scale:g}")
     if not 0 <= grade <= scale:

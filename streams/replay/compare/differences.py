@@ -139,8 +139,10 @@ def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> It
         elif (mine.outcome, mine.value, mine.excluded) == (theirs.outcome, theirs.value, theirs.excluded):
             same["score"] += 1
         else:
-            change = f"{trajectory_id}: {_describe(mine)} → {_describe(theirs)}"
-            yield "score", "changed", _why_score(mine, theirs), edge, change
+            change = f"{_describe(mine)} → {_describe(theirs)}"
+            if _describe(mine) == _describe(theirs) and mine.value != theirs.value:  # they differ in a later digit
+                change = f"{mine.value!r} → {theirs.value!r}"
+            yield "score", "changed", _why_score(mine, theirs), edge, f"{trajectory_id}: {change}"
 
 
 def _describe(score: Score) -> str:

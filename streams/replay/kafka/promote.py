@@ -13,7 +13,7 @@ from rollbus.runtime.kafka.clients import running
 from rollbus.runtime.kafka.writing import Row, write_transaction
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.records.config import RunConfig, ScoringConfig
+from rollbus.schemas.records.config import Config, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.schemas.topics import CONFIGURED, RUN_LOG
@@ -105,18 +105,24 @@ def _settings_lost(new: RunConfig, live: RunConfig, replayed: RunConfig, began: 
         return
     from_own = began in (None, replayed.config_hash())
     live_values, settings = _flat(live), _flat(replayed)
-    for field, value in _flat(new).items():
+    new_values = _flat(new)
+    for field in new_values | live_values:  # a section that is left out has its fields on one side alone
+        value = new_values.get(field)
         if value != live_values.get(field) and (not from_own or value == settings.get(field)):
             yield f"{field} from {live_values.get(field)} to {value}"
 
 
 def _flat(run: RunConfig) -> dict[str, Any]:
-    """Return a run's settings by section and name."""
-    sections = run.model_dump(mode="json").items()
-    flat = {section: value for section, value in sections if not isinstance(value, dict)}
-    for section, value in sections:
-        if isinstance(value, dict):
-            flat |= {f"{section}.{name}": setting for name, setting in value.items()}
+    """Return a run's settings by section and name, also those that are left out of its text as they are the usual."""
+    flat: dict[str, Any] = {}
+    for section in type(run).model_fields:
+        settings = getattr(run, section)
+        if isinstance(settings, Config):
+            written = settings.model_dump(mode="json")
+            names = type(settings).model_fields
+            flat |= {f"{section}.{name}": written.get(name, getattr(settings, name)) for name in names}
+        else:
+            flat[section] = settings
     return flat
 
 

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from rollbus.schemas.errors import ConfigurationError
 
 _AGO = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]) ago")
-_OFFSETS = re.compile(r"[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*")
+_NUMBER = "[0-9]{1,18}"
+"""All that fit into 64 bits, as offsets and ticks do; Python refuses to read a number of thousands of digits."""
+_OFFSETS = re.compile(rf"{_NUMBER}:{_NUMBER}(,{_NUMBER}:{_NUMBER})*")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FORMS = "earliest, latest, 2026-11-20T12:00, '2h ago', tick:4711, an offset 1200, or 0:1200,1:900 by partition"
 
@@ -37,9 +39,9 @@ def parse_bound(text: str, *, now_ms: int) -> Bound:
     text = text.strip()
     if text in ("earliest", "latest"):
         return Bound(at_end=text == "latest")
-    if match := re.fullmatch(r"tick:([0-9]+)", text):
+    if match := re.fullmatch(rf"tick:({_NUMBER})", text):
         return Bound(tick=int(match[1]))
-    if re.fullmatch(r"[0-9]+", text):
+    if re.fullmatch(_NUMBER, text):
         return Bound(offset=int(text))
     if match := _AGO.fullmatch(text):
         return Bound(time_ms=now_ms - _ago_ms(float(match[1]), _UNITS[match[2]]))

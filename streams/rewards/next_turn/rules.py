@@ -72,11 +72,17 @@ _WORD = re.compile(r"\w+")
 
 def next_turn(trajectory: Trajectory, context: RewardContext) -> TurnValues:
     """Return what the rules say of each turn that was answered."""
-    return averaged(_turn_reward(answered_turn, context) for answered_turn in next_turns(trajectory))
+    earlier = {turn.event_id: turn for turn in context.earlier if turn.event_id}
+    return averaged(
+        _turn_reward(answered_turn, context, earlier.get(answered_turn.event_id))
+        for answered_turn in next_turns(trajectory)
+    )
 
 
-def _turn_reward(answered_turn: NextTurn, context: RewardContext) -> TurnReward:
+def _turn_reward(answered_turn: NextTurn, context: RewardContext, earlier: TurnReward | None) -> TurnReward:
     rule, value = speak(answered_turn, context)
+    if rule == UNCLEAR and earlier is not None:
+        return earlier  # a revision knows the texts of the last turn alone, and the first time had those of all
     return TurnReward(
         turn_event_id=answered_turn.turn_event_id,
         component=context.name,

@@ -28,13 +28,18 @@ class Metric:
 
     name: str
     low: float
-    span: float
+    high: float
     goal: Goal
     margin: float
     tolerance: float
     on_worse: Literal["quarantine", "hold", "notify"]
     min_episodes: int = 0
     """Of the canary, in which it is known, in each step."""
+
+    @property
+    def span(self) -> float:
+        """The distance between its bounds."""
+        return self.high - self.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +55,14 @@ class MetricVerdict:
 def metrics_of(config: DeliveryConfig) -> list[Metric]:
     """Return the reward, then the others in the order of the settings."""
     span = config.reward_high - config.reward_low
-    reward = Metric(REWARD, config.reward_low, span, "more", config.margin / span, 0.0, "quarantine")
+    reward = Metric(REWARD, config.reward_low, config.reward_high, "more", config.margin / span, 0.0, "quarantine")
     return [reward, *map(_metric, config.metrics)]
 
 
 def _metric(config: MetricConfig) -> Metric:
-    span = config.high - config.low
-    tolerance = config.tolerance / span
+    tolerance = config.tolerance / (config.high - config.low)
     return Metric(
-        config.name, config.low, span, config.goal, tolerance, tolerance, config.on_worse, config.min_episodes
+        config.name, config.low, config.high, config.goal, tolerance, tolerance, config.on_worse, config.min_episodes
     )
 
 
@@ -87,7 +91,7 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
     state.head = replace(head, unserved=unserved)
     for metric, value in known_values(config, observed):
         outcome = min(1.0, max(0.0, (value - metric.low) / metric.span))
-        if not metric.low <= value <= metric.low + metric.span:
+        if not metric.low <= value <= metric.high:
             outside = state.head.outside + (metric.name == REWARD)
             state.head = replace(state.head, clipped=state.head.clipped + 1, outside=outside)
         key = state.stratum_key(metric.name, observed.task)

@@ -68,7 +68,9 @@ class DeliveryStage(RunStage[DeliveryState]):
             is_own = record.model == state.config.value.model and state.is_first_time(change)
             return self._follow_version(state, record) if is_own else ()
         if isinstance(record, Evaluation):
-            return self._take_in(state, record) if record.model == state.config.value.model else ()
+            measurement = f"evaluation {record.evaluation_id} {record.evaluated_at_ms}"
+            is_own = record.model == state.config.value.model and state.is_first_time(measurement)
+            return self._take_in(state, record) if is_own else ()
         if not isinstance(record, EpisodeObserved | DeliveryCommand):
             return self.step_control(state, record)
         if record.run_id != self.run_id:

@@ -7,7 +7,7 @@ trajectory, or of one group if the function is over groups.
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import RewardConfig
@@ -160,7 +161,8 @@ class Asker:
             else:
                 value = await self._threads.call(lambda: _draw_values(function.call(subject, context), subject))
             if isinstance(value, Awaitable):
-                value = await value
+                answer = await value
+                value = await self._threads.call(lambda: _draw_values(answer, subject)) if _is_drawn(answer) else answer
             return _check_answer(subject, value, context.name)
         except BaseException as error:  # a user's function may raise anything; Rust's panics are no Exception
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
@@ -198,9 +200,14 @@ def _failed_answer(error: str) -> ComponentAnswer:
 
 def _draw_values(value: Any, subject: Subject) -> Any:
     """Return a limited number of the values that a generator yields for a group, drawn in the function's thread."""
-    if isinstance(value, Iterator) and not isinstance(subject, Trajectory):
+    if _is_drawn(value) and not isinstance(subject, Trajectory):
         return list(islice(value, len(subject) + 1))
     return value
+
+
+def _is_drawn(value: Any) -> bool:
+    """Say whether values come one by one, and nothing says how many: each may take long, and they need not end."""
+    return isinstance(value, Iterable) and not isinstance(value, Sized)
 
 
 def _check_answer(subject: Subject, value: Any, name: str) -> ComponentAnswer:
@@ -231,6 +238,13 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
         if not isinstance(turn.hint, str):
             return _failed_answer(
                 f"reward {name!r} gave turn {turn.turn_event_id} a hint that is no text: {turn.hint!r:.200}"
+            )
+        if not isinstance(turn.share, int | float) or not computable(turn.share):
+            return _failed_answer(f"reward {name!r} gave turn {turn.turn_event_id} the share {turn.share!r:.200}")
+        texts = (turn.turn_event_id, turn.event_id, turn.signal)
+        if not all(isinstance(text, str) and SEPARATOR not in text for text in texts):
+            return _failed_answer(
+                f"reward {name!r} gave a turn {texts!r:.200}, which are no ids of events and a signal"
             )
     answer = _check_value(values.total, name)
     if answer.error:

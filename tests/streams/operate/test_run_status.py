@@ -3,7 +3,7 @@
 from rollbus.schemas.records.config import BatchingConfig, RunConfig
 from rollbus.streams.operate.run_status import RunStatus, run_statuses
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
-from tests.builders import make_command, make_group, make_outcome, make_tick, make_version
+from tests.builders import make_command, make_config, make_group, make_outcome, make_tick, make_version
 from tests.stepper import Stepper
 
 
@@ -21,3 +21,14 @@ def test_the_last_command_says_the_state_of_its_run_alone() -> None:
     assert run_statuses([("main", make_command(name, key=name)) for name in ("stop", "resume")])["main"] == RunStatus(
         "main"
     )
+
+
+def test_a_run_that_is_back_in_the_settings_has_the_state_from_before_its_removal() -> None:
+    applied, back = make_config("grouping", RunConfig()), make_config("curriculum", RunConfig())
+    for command, state in (("pause", "paused"), ("stop", "stopped"), ("end_window", "running")):
+        records = [applied, make_command(command), make_command("removed", key="gone"), make_group("g")]
+        assert run_statuses([("main", record) for record in records])["main"].state == "removed"
+        records += [back, make_command("removed", key="gone")]
+        assert run_statuses([("main", record) for record in records])["main"].state == state
+        records += [make_command("removed", key="again")]
+        assert run_statuses([("main", record) for record in records])["main"].state == "removed"

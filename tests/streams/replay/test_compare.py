@@ -66,6 +66,12 @@ def test_another_reward_is_the_cause_of_other_scores() -> None:
     assert comparison.differences[0].examples == (f"{trajectory_id('e1')}: 1 → 0",)
 
 
+def test_scores_that_differ_in_a_late_digit_are_not_shown_as_equal() -> None:
+    live, replay = (side_of("b", make_trajectory("e1"), score_of("e1", value)) for value in (0.1234567, 0.1234568))
+    comparison = compare(live, replay, SPAN)
+    assert comparison.differences[0].examples == (f"{trajectory_id('e1')}: 0.1234567 → 0.1234568",)
+
+
 def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     live = side_of("live", *trajectories, group_of("g", "e1", "e2"))

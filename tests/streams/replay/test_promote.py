@@ -6,7 +6,10 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import (
     BatchingConfig,
     CurriculumConfig,
+    DeliveryConfig,
+    FilterConfig,
     GroupingConfig,
+    ResampleConfig,
     RewardConfig,
     RunConfig,
     ScoringConfig,
@@ -78,6 +81,24 @@ def test_a_promotion_does_not_revert_an_earlier_one_outside_the_settings(began: 
     both = GroupingConfig(group_size=8, window_ms=60_000)
     with pytest.raises(ConfigurationError, match=r"set grouping\.group_size from 4 to 8 in run main"):
         revert(RunConfig(grouping=both), live=FOURS, began=began)
+
+
+@pytest.mark.parametrize(
+    ("live", "word"),
+    [
+        (RunConfig(grouping=GroupingConfig(credit="turn")), r"grouping\.credit from turn to trajectory"),
+        (RunConfig(curriculum=CurriculumConfig(surprise_share=0.9)), r"curriculum\.surprise_share from 0\.9 to 0\.5"),
+        (RunConfig(filter=FilterConfig(unfinished="all")), r"filter\.unfinished from all to rewarded_after"),
+        (RunConfig(resample=ResampleConfig(attempts_per_hour=9)), r"resample\.attempts_per_hour from 9 to None"),
+        (RunConfig(delivery=DeliveryConfig()), r"delivery\.min_episodes from 200 to None"),
+    ],
+)
+@pytest.mark.parametrize("began", [PLAIN, None])
+def test_a_promotion_does_not_revert_to_a_value_that_records_leave_out(
+    live: RunConfig, word: str, began: RunConfig | None
+) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        revert(RunConfig(grouping=GroupingConfig(window_ms=60_000)), live=live, began=began)
 
 
 def test_a_promotion_does_not_revert_later_settings() -> None:

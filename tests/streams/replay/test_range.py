@@ -36,7 +36,12 @@ def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
         parse_bound("yesterday", now_ms=0)
 
 
-@pytest.mark.parametrize("text", ["²", "tick:²", "99999999999d ago", "0:1,0:2", "٣", "1:"])
+LONG = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "text", ["²", "tick:²", "99999999999d ago", "0:1,0:2", "٣", "1:", LONG, f"tick:{LONG}", f"0:{LONG}", f"{LONG}d ago"]
+)
 def test_an_almost_valid_bound_is_refused_in_words(text: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_bound(text, now_ms=0)

@@ -66,6 +66,28 @@ async def test_a_refusal_names_the_endpoint_and_whether_to_try_again(status: int
             await Endpoint(url, "m")([{"role": "user", "content": "?"}], {})
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (200, b"<html>log in</html>", "answered without JSON: <html>"),
+        (200, b'{"choices": "\xff"}', "answered without a choice"),
+        (200, b"[" * 100_000, "answered without JSON"),
+        (200, b"", "answered without JSON"),
+        (400, b"\xff\xfe no", "answered 400: .* no"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_a_refusal_that_names_the_endpoint(
+    status: int, body: bytes, words: str
+) -> None:
+
+    async def handler(request: Any) -> Any:
+        return web.Response(body=body, status=status)
+
+    async with serving(handler) as url:
+        with pytest.raises(RejectedError, match=rf"127\.0\.0\.1.* {words}"):
+            await Endpoint(url, "m")([], {})
+
+
 async def test_an_absent_server_is_unavailable() -> None:
 
     with pytest.raises(UnavailableError, match="gave no answer"):

@@ -84,6 +84,17 @@ def test_shaped_rewards_divide_the_whole_among_turns() -> None:
     }
 
 
+def test_the_steps_of_a_report_are_of_its_source_too() -> None:
+    steps = tuple(
+        Reward(event_id=source, name="good.step", value=value, turn_event_id="t1", source=source)
+        for source, value in (("agent", 9.0), ("checker", 0.25))
+    )
+    whole = Reward(event_id="w", name="good", value=1.0, source="checker")
+    call: Any = registry.BUILT_IN["feedback"].call
+    answer = call(make_trajectory(rewards=(*steps, whole)), RewardContext("good", {"source": "checker"}))
+    assert [(turn.event_id, turn.value) for turn in answer.turns] == [("checker", 0.25)]
+
+
 def spoken(*reports: tuple[str, str, float]) -> Trajectory:
     """A trajectory with reports: principal, name and value of each, in the broker's order."""
     rewards = [
@@ -147,6 +158,8 @@ def test_feedback_refuses_an_unknown_way_to_combine() -> None:
         ("json_valid", '{"a": 1}', {"required": "a, b"}, 0.0),
         ("json_valid", '```json\n{"a": 1}\n```', {"fenced": True, "required": "a"}, 1.0),
         ("json_valid", "[" * 100_000, {}, 0.0),
+        *(("json_valid", text, {}, 0.0) for text in ("NaN", "-Infinity", '{"a": NaN}', "[Infinity]")),
+        ("json_valid", '"NaN"', {}, 1.0),
         ("length", "5", {"target": 2}, 1.0),
         ("length", "5", {"target": 1, "limit": 3}, 0.5),
         ("length", "5", {"target": 1, "limit": 2}, 0.0),
@@ -203,6 +216,17 @@ async def grade(answer: str) -> float | None:
 )
 async def test_a_judge_may_name_the_scale_of_its_grade(answer: str) -> None:
     assert await grade(answer) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Note: 9,5", 0.95), ("9,5/10", 0.95), ("9,25 / 10,0", 0.925), ("Grade: .5", 0.05), ("7,5.", 0.75),
+        ("1, 8", 0.8), ("good.8", 0.8), ("1,000 words.\n8.5", 0.85), ("8.", 0.8),
+    ],
+)  # fmt: skip
+async def test_a_judge_may_write_a_decimal_comma_or_no_zero_before_the_point(answer: str, expected: float) -> None:
+    assert await grade(answer) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

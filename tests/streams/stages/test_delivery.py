@@ -266,6 +266,15 @@ def test_a_reward_outside_its_bounds_is_taken_as_the_bound_and_counted(value: fl
     assert abs(delivery.now.numbers["reward.effect"]) <= 3
 
 
+@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.9), (0.2, 0.9), (-2.0, -0.6), (0.0, 1.0)])
+def test_a_reward_at_its_bounds_is_not_outside_of_them(low: float, high: float) -> None:
+    delivery = Delivery(run_of(max_episodes=100, reward_low=low, reward_high=high))
+    for number in range(10):
+        delivery.feed(delivery.observed(f"e{number}", high), delivery.observed(f"x{number}", low))
+    delivery.tick(1)
+    assert (delivery.state.head.clipped, delivery.state.head.outside) == (0, 0)
+
+
 @pytest.mark.parametrize("arm", [0, 1])
 def test_a_reward_outside_its_bounds_never_promotes(arm: int) -> None:
     delivery = Delivery(run_of(max_episodes=100))

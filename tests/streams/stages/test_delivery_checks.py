@@ -1,6 +1,8 @@
 """A candidate's evaluations decide whether it becomes the canary: held-out sets, estimates, distance from the base."""
 
 import math
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ def make_evaluation(
         episodes=100,
         metrics=metrics,
         set_hash=set_hash,
-        evaluated_at_ms=START_MS,
+        evaluated_at_ms=START_MS + zlib.crc32(repr(metrics).encode()) % 1_000,  # another measurement, another time
     )
 
 
@@ -88,6 +90,18 @@ def test_a_difference_of_nan_lets_no_candidate_pass(serving: float, candidate: f
     delivery.feed(held_out(0, serving), held_out(1, candidate))
     delivery.tick(1)
     assert last(delivery) == ("hold", 1, "refused:held-out:reward")
+
+
+def test_an_evaluation_that_comes_again_does_not_replace_a_newer_one() -> None:
+    delivery = waiting(HELD_OUT)
+    worse = held_out(1, 0.1)
+    better = replace(held_out(1, 0.6), evaluated_at_ms=worse.evaluated_at_ms + 1)
+    delivery.feed(worse, better, worse)
+    delivery.feed(held_out(0, 0.6))
+    delivery.tick(1)
+    assert last(delivery) == ("canary", 1, "newest_candidate")
+    delivery.feed(worse, better)
+    assert delivery.now.canary == 1
 
 
 def test_a_candidate_that_may_be_as_good_goes_on_to_the_canary() -> None:

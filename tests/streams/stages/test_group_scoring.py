@@ -48,8 +48,27 @@ def _slow_generator(group: Sequence[Trajectory], context: RewardContext) -> Iter
         yield float(threading.Event().wait(600))
 
 
+async def _later_without_end(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    return _without_end(group, context)
+
+
+async def _later_slow_generator(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    return _slow_generator(group, context)
+
+
+class _Endless:
+    """What can be begun again and again, and never ends."""
+
+    def __iter__(self) -> Iterator[float]:
+        while True:
+            yield 1.0
+
+
 REGISTRY = {
     **BUILT_IN,
+    "later_without_end": RewardFunction(_later_without_end, per="group"),  # type: ignore[arg-type]
+    "later_slow_generator": RewardFunction(_later_slow_generator, per="group"),  # type: ignore[arg-type]
+    "endless": RewardFunction(lambda group, context: _Endless(), per="group"),  # type: ignore[arg-type]
     "ranks": RewardFunction(ranks, per="group", quick=True),
     "slow_ranks": RewardFunction(ranks, per="group"),
     "hang": RewardFunction(_hang, per="group"),
@@ -86,7 +105,7 @@ class Texts:
 
 def component(kind: str, **fields: Any) -> RewardConfig:
     """The limit is short for what exceeds it by far, and long for what must not exceed it on a busy machine either."""
-    limit_s = 0.05 if kind in ("hang", "slow_generator") else 600.0
+    limit_s = 0.05 if kind in ("hang", "slow_generator", "later_slow_generator") else 600.0
     given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s, "attempts": 1}
     return RewardConfig(**(given | fields))
 
@@ -138,6 +157,8 @@ def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) 
     [
         *(("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "not a sequence")),
         *(("without_end", "4 values for 3"), ("slow_generator", "within 0.05 s")),
+        *(("later_without_end", "4 values for 3"), ("later_slow_generator", "within 0.05 s")),
+        ("endless", "4 values for 3"),
         *(("mapping", "not a sequence"), ("set", "not a sequence"), ("bytes", "not a sequence")),
     ],
 )

@@ -1,6 +1,8 @@
 """What a user says next becomes a reward of the turn before, over the stages from the conversation to the score."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,13 +10,22 @@ import pytest
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.drops import Drop
-from rollbus.schemas.records.events import AliasDeclared, Message
+from rollbus.schemas.records.events import AliasDeclared, Message, TurnRecorded
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.rewards.contract import Option
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
-from tests.builders import make_alias, make_closed, make_ended, make_excluded, make_reward, make_started, make_turn
+from tests.builders import (
+    make_alias,
+    make_closed,
+    make_ended,
+    make_excluded,
+    make_reward,
+    make_started,
+    make_tool,
+    make_turn,
+)
 from tests.stepper import Stepper, kinds
 
 SETTINGS = AssemblyConfig(late_horizon_ms=100_000, silence_ms=20_000)
@@ -215,6 +226,34 @@ def test_a_number_and_words_are_read_by_their_own_components() -> None:
     flow.events(make_reward("e1", 1.0, name="verdict"))
     (score,) = flow.tick(1)
     assert (score.value, score.components) == (2.0, {"verdict": 1.0, "next": 1.0})
+
+
+def test_a_failed_tool_says_something_of_the_turn_that_called_it_alone() -> None:
+    def calling(sequence: int, *ids: str, arguments: str = "{}") -> TurnRecorded:
+        calls = [{"id": call_id, "function": {"name": "f", "arguments": arguments}} for call_id in ids]
+        answer = Message(role="assistant", content=None, tool_calls=json.dumps(calls) if calls else None)
+        return replace(make_turn("e1", sequence), completion=answer)
+
+    turns = [calling(1, "call_1"), calling(2, "call_10", "call_12"), calling(3, "b", arguments='{"of": "call_1"}')]
+    spoiled = replace(make_turn("e1", 4), completion=Message(role="assistant", tool_calls="[call_1"))
+    tool = make_tool("e1", 5, tool_call_id="call_1", error="boom")
+    whole = [make_started("e1"), *turns, spoiled, tool, make_ended("e1", 6), make_closed("e1", 7)]
+    (score,) = Flow().events(*whole)
+    failures = [turn.turn_event_id for turn in score.turn_rewards if turn.signal == "tool_error"]
+    assert failures == [turns[0].event_id]
+
+
+def test_an_edit_of_an_earlier_turn_keeps_its_value_in_a_revision() -> None:
+    flow = Flow()
+    first = make_turn("e1", 1, text="the first answer here")
+    edit = make_reward(
+        "e1", None, name="next_turn", signal="edit", comment="the first answer there", turn_event_id=first.event_id
+    )
+    whole = [make_started("e1"), first, replace(make_turn("e1", 2), added_messages=()), edit]
+    (score,) = flow.events(*whole, make_ended("e1", 3), make_closed("e1", 4))
+    assert score.value == 0.75
+    (revised,) = flow.events(make_reward("e1", 1.0, name="thumbs"))
+    assert (revised.revision, revised.value, revised.turn_rewards) == (1, 0.75, score.turn_rewards)
 
 
 def test_a_report_has_a_value_or_a_signal() -> None:

@@ -15,9 +15,9 @@ import pytest
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
-from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory
+from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory, TurnReward
 from rollbus.schemas.topics import SCORES
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
@@ -242,6 +242,24 @@ def test_a_misbehaving_function_fails_only_its_own_trajectory(kind: str, word: s
     assert (outputs[0].outcome, outputs[0].value) == ("failed", None)
     assert word in (outputs[0].error or "")
     assert reasons(outputs) == ["score_failed"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"share": share} for share in (math.nan, math.inf, -math.inf, 1e300, None)),
+        *({"turn_event_id": event_id} for event_id in (None, 7, "t1\x1ft2")),
+        *({"event_id": None}, {"event_id": "r\x1f1"}, {"signal": None}),
+    ],
+)
+def test_an_answer_about_turns_that_fits_no_score_fails_its_component(wrong: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"turn_event_id": "t1", "component": "own", "value": 1.0, **wrong}
+    answer = TurnValues((TurnReward(**fields),), 1.0)
+    for quick in (True, False):
+        outputs = Stepper(stage_of(RewardFunction(lambda *_: answer, quick=quick))).feed(make_trajectory())
+        assert reasons(outputs) == ["score_failed"]
+        assert (outputs[0].outcome, outputs[0].value, outputs[0].turn_rewards) == ("failed", None, ())
+        assert "reward 'own' gave" in outputs[0].error
 
 
 @pytest.mark.parametrize("returned", [object(), RewardFunction(_half)])

@@ -215,6 +215,11 @@ async def test_a_file_of_another_system_is_read_or_refused_with_the_reason(
         (LINES.encode("utf-16-be"), "convert it with `iconv -f UTF-16BE -t UTF-8` and give"),
         (LINES.encode()[:-20], "line 3: it is torn.*mend the file and give"),
         (gzip.compress(LINES.encode(), mtime=0)[:-20], "its compression is torn.*mend the file and give"),
+        (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 40, "line 1: its compression is torn.*mend the file and give"),
+        (
+            ARRAY + b"\n\n" + ARRAY,
+            r"line \d+: something comes after the end of the array. .*give each array a file of its own and give",
+        ),
         *(
             (ARRAY[:-cut], r"line \d+: the document that begins there is torn.*mend the file and give")
             for cut in (10, 150, 300)

@@ -96,7 +96,7 @@ def exchange_of(
         reasoning=text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")),
         tool_calls=tuple(message.get("tool_calls") or ()),
         finish_reason=finish_reason,
-        logprobs=tuple(map(number_of, logprobs or ())),
+        logprobs=() if logprobs is None else tuple(map(number_of, plain(list(logprobs)))),
         token_ids=None if token_ids is None else ids_of(list(token_ids)),
     )
     whole = ServerAnswer(

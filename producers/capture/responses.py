@@ -122,7 +122,7 @@ def _included(request: Mapping[str, Any]) -> list[Any]:
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an input item as a chat message."""
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "function_call":
         return {"role": "assistant", "tool_calls": [_tool_call(item)]}
     if kind == "function_call_output":

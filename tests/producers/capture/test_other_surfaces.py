@@ -166,7 +166,7 @@ class TestResponses:
         server = Server(lambda body: response(tools=True))
         client = recorder.wrap(server.client())
         history: Any = [
-            {"role": "user", "content": "Count"},
+            {"type": None, "role": "user", "content": "Count"},
             {"type": "function_call", "call_id": "c0", "name": "stock", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c0", "output": "7"},
         ]

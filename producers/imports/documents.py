@@ -106,9 +106,11 @@ def _decompressed(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _begin(stream: IO[bytes]) -> FilePosition:
-    """Say which form a file has, by its first lines."""
+    """Say which form a file has, by its first lines that are not blank."""
     try:
-        first = stream.readline(MAX_DOCUMENT_BYTES).strip().removeprefix(codecs.BOM_UTF8)
+        while (line := stream.readline(MAX_DOCUMENT_BYTES)) and not line.strip():
+            continue
+        first = line.strip().removeprefix(codecs.BOM_UTF8)
         second = stream.readline(CHUNK_BYTES).strip()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TornFileError(1, f"its compression is torn ({error})") from error
@@ -187,7 +189,7 @@ def _read_values(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FileP
                 buffer += text.decode(chunk)
             except UnicodeDecodeError as error:
                 raise TornFileError(line + 1, f"a document after it is not UTF-8 ({error.reason})") from error
-        elif buffer or start.form == "array":
+        elif buffer or text.getstate()[0] or start.form == "array":
             raise TornFileError(line + 1, f"the document that begins there is torn, or not JSON ({reason})")
         else:
             return

@@ -189,6 +189,8 @@ ARRAY = json.dumps([row(1), row(2)], indent=1).encode()
         (b"", "there is no document in it"),
         (b"\r\n\n", "there is no document in it"),
         (b"[]", "there is no document in it"),
+        (b"\n \n" + ARRAY, None),
+        (b"{\n" + LINES.encode()[1:] + b"\xe2\x82", r"line \d+: the document that begins there is torn"),
         (gzip.compress(b"", mtime=0), "there is no document in it"),
         (b"id,traceId,type\n1,2,SPAN\n", "line 1: it is not JSON"),
         (b"PK\3\4\x14\0\0\0", "line 1: it is not JSON"),

@@ -39,7 +39,7 @@ from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Desk, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.sending.counters import CONTENT_TYPE, prometheus_text
-from rollbus.producers.turns.answer import count_of
+from rollbus.producers.turns.answer import count_of, text_of
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.http.guard import JSON_TYPES, Door, FindPrincipal, RequestHead, names_of, token_admits
 from rollbus.schemas.principals import Grant
@@ -462,4 +462,5 @@ async def _bad_gateway(request: Request, error: Exception) -> Response:
 
 def _error(status: int, message: str) -> Response:
     """Return an error in the form that OpenAI's clients read."""
-    return JSONResponse({"error": {"message": message, "type": "rollbus_proxy"}}, status_code=status)
+    text = text_of(message)  # it may name what the program has sent
+    return JSONResponse({"error": {"message": text, "type": "rollbus_proxy"}}, status_code=status)

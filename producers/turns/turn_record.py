@@ -233,7 +233,8 @@ def message_of(message: Any) -> Message:
     if content is not None and not isinstance(content, str):
         content, parts = None, canonical(content)
     if fields.get("refusal"):
-        parts = canonical([{"type": "refusal", "refusal": fields["refusal"]}])
+        others = fields["content"] if isinstance(fields.get("content"), list) else []
+        parts = canonical([*others, {"type": "refusal", "refusal": fields["refusal"]}])
     return Message(
         role=text_of(fields.get("role")) or "",
         content=text_of(content),

@@ -1,5 +1,6 @@
 """Turns that a program reports by itself, of a model that no client here has called."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -70,3 +71,14 @@ def test_ids_and_log_probs_may_be_arrays_of_numpy(recorder: Recorder, sink: Memo
     (turn,) = turns(recorder, sink)
     assert turn.untrainable_reason is None
     assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+
+
+def test_a_refusal_beside_parts_of_a_message_takes_no_part_away(recorder: Recorder, sink: MemorySink) -> None:
+    refused = {"role": "assistant", "content": [{"type": "text", "text": "I may not."}], "refusal": "no"}
+    with recorder.episode(task="stock") as episode:
+        episode.turn(messages=[*ASK, refused], answer="Seven.")
+    (turn,) = turns(recorder, sink)
+    assert json.loads(turn.added_messages[1].parts or "") == [
+        {"type": "text", "text": "I may not."},
+        {"type": "refusal", "refusal": "no"},
+    ]

@@ -252,8 +252,13 @@ class Recorder:
 
     def metrics(self) -> str:
         """Return the same as Prometheus' text format, for the host to serve."""
-        counters = {**self.counters, "bytes_queued": self._delivery.pending_bytes}
+        counters = {**self.counters, "bytes_queued": self.bytes_queued}
         return prometheus_text(counters, healthy=self.healthy, producer=self.settings.producer)
+
+    @property
+    def bytes_queued(self) -> int:
+        """What waits to be delivered."""
+        return self._delivery.pending_bytes
 
     @property
     def healthy(self) -> bool | None:

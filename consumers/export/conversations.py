@@ -4,12 +4,11 @@ A turn carries only the messages that no earlier turn of its writer carried, the
 hash of those. That is enough to restore every prompt, unless a turn was lost: then the turns behind it are named.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.schemas.ids import messages_hash
+from rollbus.schemas.ids import messages_hash, parse_json
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 
@@ -104,7 +103,10 @@ def chat_message(message: Mapping[str, Any]) -> dict[str, Any] | None:
         parts = _read_objects(message["parts"])
         if parts is None or any(part.get("type") not in _TEXT_FIELDS for part in parts):
             return None
-        content = (content or "") + "".join(part.get(_TEXT_FIELDS[part["type"]]) or "" for part in parts)
+        texts = [part.get(_TEXT_FIELDS[part["type"]]) or "" for part in parts]
+        if not all(isinstance(text, str) for text in texts):
+            return None
+        content = (content or "") + "".join(texts)
     chat: dict[str, Any] = {"role": message["role"], "content": content}
     if message.get("tool_calls"):
         chat["tool_calls"] = _read_objects(message["tool_calls"])
@@ -119,9 +121,11 @@ def chat_message(message: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _read_objects(text: str) -> list[Any] | None:
-    """Return a JSON list of objects; None if the text was withheld or masked and is not one any more."""
+    """Return a JSON list of objects; None if the text was withheld or masked and is not one any more, or nested too
+    deep.
+    """
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError:
         return None
     return values if isinstance(values, list) and all(isinstance(value, dict) for value in values) else None

@@ -98,11 +98,16 @@ def write_rows(
     else:
         count, names = _write_jsonl(path, rows, columns if has_features else {}, refuse)
         if has_features:
-            features = {column: _feature(columns.get(column, _TEXT)) for column in names}
-            (folder / FEATURES).write_text(json.dumps(features, indent=1) + "\n")
+            _add_features(folder / FEATURES, {column: _feature(columns.get(column, _TEXT)) for column in names})
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return WrittenFile(str(path.relative_to(folder)), count, path.stat().st_size, digest)
+
+
+def _add_features(path: Path, features: Row) -> None:
+    """Write the features of one more file of an export: all of its files are loaded with the same."""
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**earlier, **features}, indent=1) + "\n")
 
 
 def _write_jsonl(

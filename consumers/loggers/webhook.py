@@ -1,9 +1,11 @@
 """Decisions on who serves → a webhook, each as one POST of JSON: `text` for people, `decision` for programs.
 
 A hook that hangs or fails gets the decision again, after growing pauses, and those after it later: their order stays.
-Traffic does not wait for it. A decision may come twice after a restart; its `number` says so.
+Traffic does not wait for it. A decision may come twice after a restart; its `number` says so. JSON has no form for a
+number that is not finite, such as the perplexity of a broken version: it is null.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -24,7 +26,8 @@ class Webhook:
     def notify(self, decision: PolicyDecision) -> None:
         """Post a decision; raises httpx.HTTPError unless it was taken."""
         public = {name: value for name, value in asdict(decision).items() if name != "salt"}
-        self.post({"text": describe(decision), "decision": public})
+        numbers = {name: value if math.isfinite(value) else None for name, value in decision.numbers.items()}
+        self.post({"text": describe(decision), "decision": public | {"numbers": numbers}})
 
     def post(self, body: Mapping[str, object]) -> None:
         """Post anything; raises httpx.HTTPError unless it was taken."""

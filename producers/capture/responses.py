@@ -122,7 +122,7 @@ def _included(request: Mapping[str, Any]) -> list[Any]:
 
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an input item as a chat message."""
-    kind = item.get("type", "message")
+    kind = item.get("type") or "message"
     if kind == "function_call":
         return {"role": "assistant", "tool_calls": [_tool_call(item)]}
     if kind == "function_call_output":
@@ -147,15 +147,15 @@ def _choice_of(output: list[Any], finish_reason: str | None) -> AnswerChoice:
     messages = [item for item in output if getattr(item, "type", "") == "message"]
     texts = _texts(messages)
     tokens, logprobs = read_entries([entry for text in texts for entry in getattr(text, "logprobs", None) or ()])
-    refusals = [part.refusal for item in messages for part in item.content or () if hasattr(part, "refusal")]
+    refusals = [part.refusal or "" for item in messages for part in item.content or () if hasattr(part, "refusal")]
     reasoning = [
-        summary.text
+        summary.text or ""
         for item in output
         if getattr(item, "type", "") == "reasoning"
         for summary in getattr(item, "summary", None) or ()
     ]
     return AnswerChoice(
-        content="".join(text.text for text in texts) or None,
+        content="".join(text.text or "" for text in texts) or None,
         refusal="".join(refusals) or None,
         reasoning="".join(reasoning) or None,
         tool_calls=tuple(_tool_call(plain(item)) for item in output if getattr(item, "type", "") == "function_call"),

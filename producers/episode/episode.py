@@ -28,7 +28,7 @@ from rollbus.producers.episode.rewards import (
     send_reward,
 )
 from rollbus.producers.episode.tracing import TRACEPARENT
-from rollbus.producers.turns.answer import readable_text, text_of
+from rollbus.producers.turns.answer import count_of, readable_text, text_of
 from rollbus.producers.turns.turn_record import Exchange, exchange_of
 from rollbus.schemas import codec, ids
 from rollbus.schemas.errors import RecordTooLargeError
@@ -160,7 +160,11 @@ class Episode:
         latency_ms: int | None = None,
     ) -> str | None:
         """Record a tool call; return the event's id. Values that are not text are written as JSON."""
-        fields = {"name": name, "tool_call_id": tool_call_id, "latency_ms": latency_ms}
+        fields = {
+            "name": text_of(str(name)),
+            "tool_call_id": None if tool_call_id is None else text_of(str(tool_call_id)),
+            "latency_ms": latency_ms,
+        }
         return self.outbox.guard.call("tool", self._tool, fields, arguments, result, error, default=None)
 
     def alias(self, alias: str) -> None:
@@ -283,7 +287,9 @@ class Episode:
         return self.emit(RewardReported, fields)
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
-        outbox = self.outbox
+        outbox, latency_ms = self.outbox, fields["latency_ms"]
+        if latency_ms is not None:  # a measured time may be a float; one that is no number raises here, for this tool
+            fields["latency_ms"] = count_of(int(latency_ms))
         texts = {
             "arguments": outbox.redacted(readable_text(arguments), "tool_calls") or "",
             "result": outbox.redacted(readable_text(result), "tool_calls"),

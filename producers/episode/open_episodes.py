@@ -24,6 +24,8 @@ from rollbus.schemas.ids import pause_name
 logger = logging.getLogger(__name__)
 MAX_IDS = 10_000
 """How many ids of each kind are remembered; the oldest are forgotten first."""
+TIME_DIGITS = 15
+"""Of a time in milliseconds; a longer number in a header is none, and no record could hold it."""
 
 
 class Spans(Protocol):
@@ -132,12 +134,13 @@ class OpenEpisodes:
         if not isinstance(origin, Mapping):
             return self.join(nonempty_text(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
-        if "rollbus-episode" not in headers:
+        if not headers.get("rollbus-episode"):
             silent = self.silent(None)
             silent.parent, silent.nothing = self.current(), not is_unsampled(headers)
             return silent
         started_at = headers.get("rollbus-started", "")
-        episode = self.join(unquote(headers["rollbus-episode"]), int(started_at) if started_at.isdecimal() else 0)
+        is_time = started_at.isdecimal() and len(started_at) <= TIME_DIGITS
+        episode = self.join(unquote(headers["rollbus-episode"]), int(started_at) if is_time else 0)
         episode.function = unquote(headers.get("rollbus-function", ""))
         episode.traceparent = tracing.valid_traceparent(headers.get(tracing.TRACEPARENT))
         return episode

@@ -92,8 +92,8 @@ class TraceCollector:
             while True:
                 try:
                     sent = await self.send_due(sender)
-                    await self._report_if_due(sender)
-                    if sent:
+                    has_reported = await self._report_if_due(sender)
+                    if sent or has_reported:
                         self.is_healthy = True
                     await asyncio.sleep(0 if sent == BATCH_TRACES else LOOK_S)
                 except UnavailableError as error:
@@ -108,15 +108,18 @@ class TraceCollector:
         finally:
             await sender.close()
 
-    async def _report_if_due(self, sender: Sender) -> None:
-        now = self.clock_ms()
+    async def _report_if_due(self, sender: Sender) -> bool:
+        """Send the counts, once a minute; return whether the broker has taken them now."""
+        now, has_reported = self.clock_ms(), False
         if now - self._reported_ms >= REPORT_MS:
             self.store.forget_sent(now - KEPT_MS)
             self.store.commit()
             counts = self.store.counts()
             if counts and self._reported_ms:
                 await sender.send([self.sending.report(counts, now)])
+                has_reported = True
             self._reported_ms = now
+        return has_reported
 
 
 def _single(document: Mapping[str, Any]) -> list[dict[str, Any]]:

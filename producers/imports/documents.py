@@ -8,6 +8,7 @@ import codecs
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,6 +18,8 @@ from typing import IO, Any, Literal, cast
 from rollbus.schemas.errors import InvalidRecordError, RollbusError
 from rollbus.schemas.ids import parse_json
 
+TORN_COMPRESSION = (EOFError, OSError, zlib.error)
+"""What a file raises whose compressed bytes are cut or altered; `gzip.BadGzipFile` is an OSError."""
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 ENDS = (".json", ".jsonl", ".ndjson")
@@ -91,7 +94,7 @@ def read_documents(
                 if count % 64 == 0:
                     progress(raw.tell())
                 yield document
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+        except TORN_COMPRESSION as error:
             raise TornFileError(start.line + 1, f"its compression is torn ({error})") from error
         progress(raw.tell())
 
@@ -103,11 +106,13 @@ def _decompressed(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _begin(stream: IO[bytes]) -> FilePosition:
-    """Say which form a file has, by its first lines."""
+    """Say which form a file has, by its first lines that are not blank."""
     try:
-        first = stream.readline(MAX_DOCUMENT_BYTES).strip().removeprefix(codecs.BOM_UTF8)
+        while (line := stream.readline(MAX_DOCUMENT_BYTES)) and not line.strip():
+            continue
+        first = line.strip().removeprefix(codecs.BOM_UTF8)
         second = stream.readline(CHUNK_BYTES).strip()
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TornFileError(1, f"its compression is torn ({error})") from error
     encoding = json.detect_encoding(first).upper().replace("-LE", "LE").replace("-BE", "BE")  # as iconv names them
     if encoding != "UTF-8":
@@ -157,6 +162,7 @@ def _read_values(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FileP
         buffer, skipped = (remainder := buffer.lstrip(between)), buffer[: len(buffer) - len(remainder)]
         offset, line = offset + len(skipped.encode()), line + skipped.count("\n")
         if start.form == "array" and buffer.startswith("]"):
+            _require_end(buffer[1:], stream, line)
             return
         reason = "it ends"
         try:
@@ -183,10 +189,23 @@ def _read_values(stream: IO[bytes], start: FilePosition) -> Iterator[tuple[FileP
                 buffer += text.decode(chunk)
             except UnicodeDecodeError as error:
                 raise TornFileError(line + 1, f"a document after it is not UTF-8 ({error.reason})") from error
-        elif buffer or start.form == "array":
+        elif buffer or text.getstate()[0] or start.form == "array":
             raise TornFileError(line + 1, f"the document that begins there is torn, or not JSON ({reason})")
         else:
             return
+
+
+def _require_end(rest: str, stream: IO[bytes], line: int) -> None:
+    """Raise TornFileError where something comes after the array: it would be left out without a word."""
+    tail = rest.encode()
+    while not tail.strip():
+        line += tail.count(b"\n")
+        if not (tail := stream.read(CHUNK_BYTES)):
+            return
+    line += tail[: len(tail) - len(tail.lstrip())].count(b"\n")
+    raise TornFileError(
+        line + 1, "something comes after the end of the array", remedy="give each array a file of its own"
+    )
 
 
 def _reason(error: ValueError) -> str:

@@ -144,20 +144,22 @@ class RollbusLogger(CustomLogger):
         call = self._close_call(kwargs)
         if call is None or call.model_call.captured:
             return
-        answer = _answer(whole or response)
-        has_tokens = any(choice.token_ids or choice.entries for choice in answer.choices)
-        exchange = Exchange(
-            request=_request(kwargs),
-            answer=answer,
-            withheld=None if has_tokens else NOT_CAPTURED,  # gives way to what the HTTP client has seen of it
-            streamed=bool(kwargs.get("stream")),
-            latency_ms=int((end - start).total_seconds() * 1000),
-            logprob_mode=self._recorder.settings.logprob_mode,
-            hook="litellm",
-            server=str((kwargs.get("litellm_params") or {}).get("api_base") or ""),
-        )
-        call.late.record(exchange, call.function)
-        call.late.close_writer(even_if_silent=True)
+        try:
+            answer = _answer(whole or response)
+            has_tokens = any(choice.token_ids or choice.entries for choice in answer.choices)
+            exchange = Exchange(
+                request=_request(kwargs),
+                answer=answer,
+                withheld=None if has_tokens else NOT_CAPTURED,  # gives way to what the HTTP client has seen of it
+                streamed=bool(kwargs.get("stream")),
+                latency_ms=int((end - start).total_seconds() * 1000),
+                logprob_mode=self._recorder.settings.logprob_mode,
+                hook="litellm",
+                server=str((kwargs.get("litellm_params") or {}).get("api_base") or ""),
+            )
+            call.late.record(exchange, call.function)
+        finally:  # the episode's end waits for its writer
+            call.late.close_writer(even_if_silent=True)
         if call.model_call.above is not None:
             call.model_call.above.mark_captured()
 

@@ -38,7 +38,8 @@ from rollbus.producers.episode.rewards import require_signal
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Desk, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.sending.counters import CONTENT_TYPE
+from rollbus.producers.sending.counters import CONTENT_TYPE, prometheus_text
+from rollbus.producers.turns.answer import count_of, text_of
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.http.guard import JSON_TYPES, Door, FindPrincipal, RequestHead, names_of, token_admits
 from rollbus.schemas.principals import Grant
@@ -177,7 +178,10 @@ class Proxy:
 
     async def metrics(self, request: Request) -> Response:
         """Say the same to Prometheus."""
-        return Response(self.recorder.metrics(), media_type=CONTENT_TYPE)
+        recorders = [desk.recorder for desk in (self.desk, *self._desks.values())]
+        counters = {**self.counters, "bytes_queued": sum(recorder.bytes_queued for recorder in recorders)}
+        text = prometheus_text(counters, healthy=self.recorder.healthy, producer=self.recorder.settings.producer)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def open(self, request: Request) -> Response:
         """Open an episode."""
@@ -435,6 +439,8 @@ def _check(fields: Mapping[str, Any], types: Mapping[str, type | UnionType]) -> 
         value = fields.get(name)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             raise ValueError(f"{name} is {value!r}; it must be {_KINDS[kind]}")
+        if kind is int and value is not None and count_of(value) is None:
+            raise ValueError(f"{name} is {value}; it must be a whole number of 64 bits")
 
 
 async def _bad(request: Request, error: Exception) -> Response:
@@ -456,4 +462,5 @@ async def _bad_gateway(request: Request, error: Exception) -> Response:
 
 def _error(status: int, message: str) -> Response:
     """Return an error in the form that OpenAI's clients read."""
-    return JSONResponse({"error": {"message": message, "type": "rollbus_proxy"}}, status_code=status)
+    text = text_of(message)  # it may name what the program has sent
+    return JSONResponse({"error": {"message": text, "type": "rollbus_proxy"}}, status_code=status)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.start import init
@@ -75,8 +75,13 @@ def write_plan(folder: Path, plan: CapturePlan) -> None:
 
 
 def read_plan(folder: Path) -> CapturePlan:
-    """Return the plan."""
-    return CapturePlan.model_validate_json((folder / _PLAN).read_bytes())
+    """Return the plan, with the password letter by letter: of a file that a person has written, spaces are left out."""
+    plan, path = CapturePlan.model_validate_json((folder / _PLAN).read_bytes()), folder / _PASSWORD
+    if plan.connection.password_file != path:
+        return plan
+    password = SecretStr(path.read_bytes().decode())
+    connection = plan.connection.model_copy(update={"password": password, "password_file": None})
+    return plan.model_copy(update={"connection": connection})
 
 
 def write_ended(folder: Path, ended: ProcessReport) -> None:

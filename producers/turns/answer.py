@@ -18,6 +18,8 @@ TOKEN_ID_PREFIX = "token_id:"
 ENTRY_BYTES, ID_BYTES = 800, 36
 """About what the client's objects take in memory, for one token's log-prob and for one id."""
 MAX_COUNT = 1 << 63
+MOST_IDS, ID_DIGITS = 1 << 31, 10
+"""Token ids are below the first; a longer text of digits is none."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
@@ -190,7 +192,10 @@ def token_ids_of(choice: AnswerChoice) -> Sequence[int] | None:
     if not choice.tokens or not all(str(token).startswith(TOKEN_ID_PREFIX) for token in choice.tokens):
         return None
     numbers = [token[len(TOKEN_ID_PREFIX) :] for token in choice.tokens]
-    return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else None
+    if not all(number.isdecimal() and len(number) <= ID_DIGITS for number in numbers):
+        return None
+    ids = tuple(map(int, numbers))
+    return ids if max(ids) < MOST_IDS else None
 
 
 def tool_call_of(call: Any) -> Mapping[str, Any]:

@@ -96,7 +96,7 @@ def exchange_of(
         reasoning=text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")),
         tool_calls=tuple(message.get("tool_calls") or ()),
         finish_reason=finish_reason,
-        logprobs=tuple(map(number_of, logprobs or ())),
+        logprobs=() if logprobs is None else tuple(map(number_of, plain(list(logprobs)))),
         token_ids=None if token_ids is None else ids_of(list(token_ids)),
     )
     whole = ServerAnswer(
@@ -233,7 +233,8 @@ def message_of(message: Any) -> Message:
     if content is not None and not isinstance(content, str):
         content, parts = None, canonical(content)
     if fields.get("refusal"):
-        parts = canonical([{"type": "refusal", "refusal": fields["refusal"]}])
+        others = fields["content"] if isinstance(fields.get("content"), list) else []
+        parts = canonical([*others, {"type": "refusal", "refusal": fields["refusal"]}])
     return Message(
         role=text_of(fields.get("role")) or "",
         content=text_of(content),

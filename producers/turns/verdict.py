@@ -20,7 +20,7 @@ def clean_logprobs(values: Sequence[float | None]) -> Sequence[float] | None:
     try:
         # Looks at every value, many times faster than a loop would.
         cleaned: array[float] = array("d", cast(Sequence[float], values))
-    except TypeError:
+    except (TypeError, OverflowError):  # a whole number may be larger than any float
         return None
     if not cleaned or not math.isfinite(sum(cleaned)) or min(cleaned) <= MISSING_LOGPROB:
         return None

@@ -80,6 +80,15 @@ def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None
     assert "--label user=ann and --label user=bob: no episode has both" in output
 
 
+def test_an_empty_id_is_not_forgotten_with_all_reports_by_alias() -> None:
+    assert "--episode '' names no episode" in invoke("forget", "--episode", "", expect=1)
+
+
+@pytest.mark.parametrize("option", ["--run", "--data-set"])
+def test_an_export_of_an_empty_name_is_refused(option: str) -> None:
+    assert f"{option} '' names nothing" in invoke("export", "sft", "out", option, "", expect=1)
+
+
 @pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
 def test_an_overlap_that_no_calendar_has_is_refused_and_rotates_nothing(
     hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,9 @@ def test_a_chart_without_numbers_or_of_an_unknown_column_is_refused() -> None:
         as_chart(["name", "task"], [("a", "b")])
     with pytest.raises(ConfigurationError, match="no column 'loss'; there are name, value"):
         as_chart(["name", "value"], [("a", 1)], value="loss")
+    with pytest.raises(ConfigurationError, match="column 'task' holds no numbers"):
+        as_chart(["name", "task", "value"], [("a", "b", 1)], value="task")
+    assert "a" in text_of(as_chart(["name", "value"], [("a", None)], value="value"))
 
 
 def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def test_values_are_checked_before_they_are_sent() -> None:
     assert bind(query, {"step": "3"}) == {"namespace": "rollbus.", "run": "main", "step": 3}
     with pytest.raises(ConfigurationError, match="step must be Int64, got 'three'"):
         bind(query, {"step": "three"})
+    with pytest.raises(ConfigurationError, match="run must be String, got None"):
+        bind(query, {"run": None})
     with pytest.raises(ConfigurationError, match="no parameter stage; it has namespace, run, step"):
         bind(query, {"stage": "x"})
 

@@ -1,8 +1,10 @@
 """A webhook hears of every decision in order, however often it fails before."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import HTTPServer
 from typing import Any
 
@@ -76,6 +78,16 @@ def test_a_decision_is_a_line_for_people_and_an_object_for_programs(hook: Hook) 
         "the canary's episodes"
     )
     assert (body["decision"]["number"], body["decision"]["numbers"]["reward.low"]) == (7, -0.1)
+
+
+def test_a_number_without_a_form_in_json_is_null(hook: Hook) -> None:
+    """It would be refused each time, and hold up all decisions after it."""
+    webhook = Webhook(hook.url)
+    webhook.notify(replace(DECISION, numbers={**DECISION.numbers, "perplexity.effect": math.inf}))
+    webhook.close()
+    (body,) = hook.bodies
+    numbers = body["decision"]["numbers"]
+    assert (numbers["perplexity.effect"], numbers["reward.low"]) == (None, -0.1)
 
 
 def test_a_line_without_evidence_names_the_share() -> None:

@@ -124,6 +124,8 @@ async def test_the_proxy_records_each_principal_apart_and_hides_its_token(
         assert (await http.post(f"{path}/v1/models", headers=other, json={})).status_code == 404, "another's episode"
         assert (await http.post(f"{path}/v1/chat/completions", headers=mine, json={"model": "a"})).status_code == 200
         assert (await http.post(f"{path}/end", json={}, headers=mine)).status_code == 204
+        metrics = (await http.get("/rollbus/metrics")).text
+        assert "rollbus_producer_episodes_started_total 1" in metrics, "what a principal records counts, too"
     for desk in (proxy.desk, *proxy._desks.values()):
         await desk.close()
     assert seen[-1].headers["authorization"] == "Bearer the-servers-key"

@@ -64,12 +64,19 @@ def find_episodes(
     """Return root by episode id, for the episodes with these labels or ids and all others of the same roots."""
     conditions = []
     if labels:
-        matches = [f"labels[{_quote(name)}] = {_quote(value)}" for name, value in sorted(labels.items())]
-        conditions.append(f"({' AND '.join(matches)})")
+        conditions.append(f"({with_labels(labels)})")
     if ids := sorted(episode_ids):
         conditions.append(f"(episode_id IN ({_quote_all(ids)}))")
     with closing(ClickHouse(settings)) as client:
         return _find_with_roots(client, namespace, " OR ".join(conditions))
+
+
+def with_labels(labels: Mapping[str, str]) -> str:
+    """Return the condition of rows with all of these labels; ClickHouse reads a label that is not there as empty."""
+    return " AND ".join(
+        f"mapContains(labels, {_quote(name)}) AND labels[{_quote(name)}] = {_quote(value)}"
+        for name, value in sorted(labels.items())
+    )
 
 
 def find_attempts(settings: ClickHouseSettings, namespace: str, episode_ids: Iterable[str]) -> dict[str, str]:

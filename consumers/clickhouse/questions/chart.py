@@ -49,7 +49,10 @@ def _value_column(columns: Sequence[str], rows: Sequence[Sequence[Any]], value: 
     if value is not None:
         if value not in columns:
             raise ConfigurationError(f"no column {value!r}; there are {', '.join(columns)}")
-        return list(columns).index(value)
+        index = list(columns).index(value)
+        if any(row[index] is not None for row in rows) and not _is_numeric(rows, index):
+            raise ConfigurationError(f"column {value!r} holds no numbers, and a bar has the length of one")
+        return index
     means = [index for index, name in enumerate(columns) if index and "mean" in name and _is_numeric(rows, index)]
     numeric = [index for index in range(1, len(columns)) if _is_numeric(rows, index)]
     if not numeric:

@@ -189,6 +189,8 @@ def bind(query: SavedQuery, values: Mapping[str, Any]) -> dict[str, Any]:
 def _value(query: SavedQuery, parameter: Parameter, value: Any) -> Any:
     convert: type = int if "Int" in parameter.type else float if "Float" in parameter.type else str
     try:
+        if value is None:  # as text it would be the word
+            raise TypeError
         return convert(value)
     except (TypeError, ValueError):
         raise ConfigurationError(f"{query.name}: {parameter.name} must be {parameter.type}, got {value!r}") from None

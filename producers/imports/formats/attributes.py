@@ -18,7 +18,10 @@ def nest(flat: Mapping[str, Any]) -> Any:
             if not isinstance(below, dict):
                 below = node[step] = {"": below}
             node = below
-        node[last] = value
+        if isinstance(fields := node.get(last), dict):
+            fields[""] = value
+        else:
+            node[last] = value
     return _as_lists(tree)
 
 

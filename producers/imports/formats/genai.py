@@ -70,7 +70,7 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
         outputs = [{**outputs[0], "content": "".join(output.get("content") or "" for output in outputs)}]
     request = read_request({"messages": messages}, model=model, **sampling)
     request["tools"] = read_tools(tools) or read_tools(flat_tools) or None
-    reasons = [str(reason) for reason in finish] if isinstance(finish, list) else []
+    reasons = [None if reason is None else str(reason) for reason in finish] if isinstance(finish, list) else []
     answer = read_answer(
         _choices_of(outputs, reasons, usage),
         model=fields.text("gen_ai.response.model") or model,
@@ -86,7 +86,7 @@ def read_call(fields: Fields, events: Sequence[Event]) -> ImportedCall | None:
     return ImportedCall(request=request, answer=answer or ServerAnswer(model=model or ""), streamed=streamed)
 
 
-def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, Any]) -> Any:
+def _choices_of(outputs: list[Message], reasons: list[str | None], usage: Mapping[str, Any]) -> Any:
     """Return the choices of an answer: the messages, if there is a reason for the end of each; a choice without content
     where only a reason, or the count of its tokens, was recorded.
     """
@@ -96,7 +96,7 @@ def _choices_of(outputs: list[Message], reasons: list[str], usage: Mapping[str, 
         len(reasons) != len(outputs) and not all(output.get("finish_reason") for output in outputs)
     ):
         return outputs
-    reason_by_index = dict(enumerate(reasons if len(reasons) == len(outputs) else ()))
+    reason_by_index: dict[int, str | None] = dict(enumerate(reasons if len(reasons) == len(outputs) else ()))
     choices = [
         choice_of({"finish_reason": reason_by_index.get(index), **message}, index)
         for index, message in enumerate(outputs)

@@ -79,7 +79,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
         if is_root:
             labels |= labels_of(other_metadata, unmapped, "langsmith.metadata")
             if isinstance(tags := fields.take("tags"), list) and tags:
-                labels.setdefault("tags", ",".join(map(str, tags)))
+                labels.setdefault("tags", ",".join(str(tag) for tag in tags if tag is not None))
         spans.append(_span(part.id, fields))
         for name, stats in _stats(fields):
             if (name, part.id) not in given and (name, None) not in given:
@@ -154,12 +154,15 @@ def _first_prompt(inputs: Any) -> Any:
 
 
 def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | None:
-    """Return a piece of feedback; one without a number, such as a category or a correction, is counted."""
+    """Return a piece of feedback; one without a key or a number, such as a category or a correction, is counted."""
     fields = Fields(row)
     value = fields.take("score", "value")
     number = score_number(value)
     if number is None:
         unmapped["langsmith.feedback without a number"] += 1
+        return None
+    if (key := fields.text("key")) is None:
+        unmapped["langsmith.feedback without a key"] += 1
         return None
     source = fields.take("feedback_source")
     kind = source.get("type") if isinstance(source, Mapping) else None
@@ -167,7 +170,7 @@ def _score(row: Mapping[str, Any], unmapped: Counter[str]) -> ImportedScore | No
     at = fields.take("created_at", "modified_at")
     score = ImportedScore(
         id=str(fields.take("id")),
-        name=str(fields.take("key")),
+        name=key,
         value=number,
         source=str(kind or "langsmith"),
         span_id=run_id if run_id != trace_id else None,

@@ -21,7 +21,7 @@ from rollbus.producers.imports.formats.trace import (
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import ServerAnswer
+from rollbus.producers.turns.answer import ServerAnswer, readable_text
 from rollbus.producers.turns.sampled_message import choice_of
 
 TIMES = ("created", "created_at", "timestamp")
@@ -110,12 +110,13 @@ def assemble_batch(custom_id: str, parts: Sequence[TracePart], unmapped: Counter
         fields.take("id", "custom_id", "method", "url", "read_at")
         fields.count_unread(unmapped, "openai-batch")
     metadata = body_asked.get("metadata") if isinstance(body_asked, Mapping) else None
-    failed = error.get("message") if isinstance(error, Mapping) else error
+    message = error.get("message") if isinstance(error, Mapping) else error
+    failed = readable_text(message or error or None)
     call = ImportedCall(request=request, answer=answer or ServerAnswer(model=str(request.get("model") or "")))
     return Trace(
         id=f"{custom_id}:{hash_document([body_asked, body])}",
         name="openai-batch",
         spans=[ImportedSpan(id="0", parent_id=None, name="", start_ns=at, end_ns=at, content=call, error=failed)],
         labels={**labels_of(metadata, unmapped, "openai-batch.metadata"), "custom_id": custom_id},
-        error=str(failed) if failed else None,
+        error=failed,
     )

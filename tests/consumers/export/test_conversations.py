@@ -92,3 +92,9 @@ def test_messages_take_the_form_that_trainers_read() -> None:
     assert chat_message({"role": "user", "parts": '[{"type":"image_url"}]'}) is None
     assert chat_message({"role": "user", "parts": "[withheld 9f2c]"}) is None
     assert chat_message({"role": "assistant", "tool_calls": "[withheld 9f2c]"}) is None
+
+
+def test_a_message_that_no_reader_takes_ends_no_export() -> None:
+    assert chat_message({"role": "user", "parts": json.dumps([{"type": "text", "text": 5}])}) is None
+    assert chat_message({"role": "user", "parts": "[" * 100_000}) is None
+    assert chat_message({"role": "assistant", "tool_calls": "[" * 100_000}) is None

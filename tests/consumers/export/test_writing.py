@@ -63,3 +63,11 @@ def test_a_line_of_jsonl_is_a_line_by_python_s_rules_too(tmp_path: Path) -> None
     write_rows(tmp_path, "train", [{"text": text}] * 2, "jsonl")
     lines = (tmp_path / "train.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"text": text}] * 2
+
+
+@pytest.mark.parametrize("held_back", [[], [{"messages": PLAIN}]])
+def test_the_features_of_an_export_are_those_of_all_its_files(tmp_path: Path, held_back: list[dict[str, Any]]) -> None:
+    """The part that is held back may have no row, or none with tools."""
+    write_rows(tmp_path, "train", [{"messages": CALLING, "tools": TOOLS, "task": "t"}], "jsonl")
+    write_rows(tmp_path, "validation", held_back, "jsonl")
+    assert list(json.loads((tmp_path / FEATURES).read_text())) == ["messages", "tools", "task"]

@@ -128,6 +128,24 @@ class TestCompletions:
             ("user", "Say")
         ]
 
+    @pytest.mark.parametrize(
+        "part", [{"type": "output_text", "text": None, "annotations": []}, {"type": "refusal", "refusal": None}]
+    )
+    def test_a_part_without_text_takes_no_answer_away(
+        self, recorder: Recorder, sink: MemorySink, part: dict[str, Any]
+    ) -> None:
+        answer = response()
+        answer["output"][0]["content"].append(part)
+        answer["output"].append({"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": None}]})
+        with recorder.episode(task="greet"):
+            recorder.wrap(Server(lambda body: answer).client()).responses.create(model="agent", input="Say")
+        (turn,) = turns(recorder, sink)
+        assert (turn.completion.content, turn.completion.parts, turn.completion.reasoning) == (
+            "Hello there",
+            None,
+            None,
+        )
+
     def test_the_application_gets_the_log_probs_that_it_requested(self, recorder: Recorder) -> None:
         server = Server(lambda body: completion())
         with recorder.episode(task="greet"):
@@ -166,7 +184,7 @@ class TestResponses:
         server = Server(lambda body: response(tools=True))
         client = recorder.wrap(server.client())
         history: Any = [
-            {"role": "user", "content": "Count"},
+            {"type": None, "role": "user", "content": "Count"},
             {"type": "function_call", "call_id": "c0", "name": "stock", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c0", "output": "7"},
         ]

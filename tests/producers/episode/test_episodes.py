@@ -352,6 +352,26 @@ def test_names_and_ids_of_other_types_are_taken_as_text(recorder: Recorder, sink
     assert reward.episode_id == joined.id == str(identifier)
 
 
+def test_a_tool_with_a_measured_time_and_a_number_as_its_name_is_written(recorder: Recorder, sink: MemorySink) -> None:
+    number: Any = 4711
+    with recorder.episode(task="t") as episode:
+        episode.tool("lookup", latency_ms=cast(Any, 12.7))
+        episode.tool(number, tool_call_id=number)
+    *_, lookup, numbered, _, closed = events(recorder, sink)
+    assert (lookup.name, lookup.latency_ms) == ("lookup", 12)
+    assert (numbered.name, numbered.tool_call_id) == ("4711", "4711")
+    assert closed.count == 4, "its events are whole"
+
+
+def test_a_time_that_is_no_number_costs_the_tool_alone(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        assert episode.tool("lookup", latency_ms=cast(Any, float("nan"))) is None
+        episode.tool("lookup", latency_ms=1 << 70)
+    all_events = events(recorder, sink)
+    assert [event.latency_ms for event in all_events if isinstance(event, ToolCalled)] == [None]
+    assert [event.count for event in all_events if isinstance(event, WriterClosed)] == [3]
+
+
 def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="t") as episode:
         recorder.alias(episode, "")
@@ -386,7 +406,7 @@ def test_invalid_input_of_users_switches_no_hook_off(recorder: Recorder, sink: M
         for _ in range(2 * MOST_FAILURES):
             assert recorder.feedback("order-7", reward=cast(Any, "great")) is None
     for _ in range(2 * MOST_FAILURES):
-        with recorder.attach({"rollbus-episode": "e1", "rollbus-started": "9" * 5000}):
+        with recorder.attach(cast(Any, None)):
             pass
     assert recorder.feedback("order-7", reward=1.0) is not None
     with recorder.attach({"rollbus-episode": "e1"}) as joined:
@@ -415,8 +435,21 @@ def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Rec
         assert not nothing.recording
 
 
-def test_headers_without_an_episode_hide_no_open_one(recorder: Recorder, sink: MemorySink) -> None:
-    with recorder.attach({"host": "shop"}):
+@pytest.mark.parametrize("digits", [30, 5000])
+def test_an_impossible_time_in_the_headers_costs_no_event(recorder: Recorder, sink: MemorySink, digits: int) -> None:
+    with recorder.attach({"rollbus-episode": "e1", "rollbus-started": "9" * digits}):
+        recorder.tool("lookup")
+    assert [(type(event), event.episode_started_at_ms) for event in events(recorder, sink)] == [
+        (ToolCalled, 0),
+        (WriterClosed, 0),
+    ]
+
+
+@pytest.mark.parametrize("headers", [{"host": "shop"}, {"rollbus-episode": ""}])
+def test_headers_without_an_episode_hide_no_open_one(
+    recorder: Recorder, sink: MemorySink, headers: dict[str, str]
+) -> None:
+    with recorder.attach(headers):
         assert recorder.headers() == {}
         with recorder.episode(task="of its own") as own_episode, recorder.attach({}):
             assert recorder.current_episode() is own_episode

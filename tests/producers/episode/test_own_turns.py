@@ -1,6 +1,11 @@
 """Turns that a program reports by itself, of a model that no client here has called."""
 
+import json
 from datetime import UTC, datetime
+from typing import Any, cast
+
+import numpy
+import pytest
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.schemas.records.events import TurnRecorded
@@ -49,3 +54,31 @@ def test_a_turn_without_ids_has_a_reason_and_unreadable_fields_are_counted(
     ]
     assert "look" in (recorded_turns[0].completion.tool_calls or "")
     assert recorder.counters["hook_errors.turn"] == 1
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_ids_and_log_probs_may_be_arrays_of_numpy(recorder: Recorder, sink: MemorySink, as_list: bool) -> None:
+    logprobs: Any = numpy.array([-0.5, -0.25], dtype=numpy.float32)
+    with recorder.episode(task="stock") as episode:
+        episode.turn(
+            messages=ASK,
+            answer="Seven.",
+            prompt_token_ids=cast(Any, numpy.array([1, 2])),
+            token_ids=cast(Any, numpy.array([7, 8])),
+            logprobs=list(logprobs) if as_list else logprobs,
+            temperature=1.0,
+        )
+    (turn,) = turns(recorder, sink)
+    assert turn.untrainable_reason is None
+    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+
+
+def test_a_refusal_beside_parts_of_a_message_takes_no_part_away(recorder: Recorder, sink: MemorySink) -> None:
+    refused = {"role": "assistant", "content": [{"type": "text", "text": "I may not."}], "refusal": "no"}
+    with recorder.episode(task="stock") as episode:
+        episode.turn(messages=[*ASK, refused], answer="Seven.")
+    (turn,) = turns(recorder, sink)
+    assert json.loads(turn.added_messages[1].parts or "") == [
+        {"type": "text", "text": "I may not."},
+        {"type": "refusal", "refusal": "no"},
+    ]

@@ -1,11 +1,13 @@
 """OTLP that trickles in, over a clock that the test moves: when a trace is whole, and what becomes of late spans."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbus.producers.imports.collector import TraceCollector
+from rollbus.producers.imports import collector as collector_module
+from rollbus.producers.imports.collector import REPORT_MS, TraceCollector
 from rollbus.producers.imports.formats.formats import FORMATS
 from rollbus.producers.imports.sending import Sender, Sending
 from rollbus.producers.imports.store import KEPT_MS, Store
@@ -162,6 +164,33 @@ async def test_a_broker_that_is_away_costs_nothing(world: World) -> None:
         await world.after(SETTLE_MS)
     world.sink.available = True
     assert len(await world.after(0)) == 4
+
+
+async def test_a_broker_that_takes_the_counts_again_is_no_trouble(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was away while no trace waited, and none comes since."""
+    monkeypatch.setattr(collector_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(collector_module, "RETRY_S", 0.0)
+    world.accept(*AGENT)
+    await world.after(SETTLE_MS)
+    running = asyncio.create_task(world.collector.run(lambda: world.sink))
+    try:
+        while not world.collector._reported_ms:  # noqa: ASYNC110 - looks at a loop without events
+            await asyncio.sleep(0)
+        world.sink.available = False
+        world.now_ms += REPORT_MS
+        while world.collector.is_healthy is not False:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert world.collector.report().trouble == "the broker takes no events, and 0 traces wait"
+        world.sink.available = True
+        while world.collector._reported_ms < world.now_ms:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert world.collector.report().trouble is None
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
 
 
 def fill(world: World) -> int:

@@ -189,6 +189,8 @@ ARRAY = json.dumps([row(1), row(2)], indent=1).encode()
         (b"", "there is no document in it"),
         (b"\r\n\n", "there is no document in it"),
         (b"[]", "there is no document in it"),
+        (b"\n \n" + ARRAY, None),
+        (b"{\n" + LINES.encode()[1:] + b"\xe2\x82", r"line \d+: the document that begins there is torn"),
         (gzip.compress(b"", mtime=0), "there is no document in it"),
         (b"id,traceId,type\n1,2,SPAN\n", "line 1: it is not JSON"),
         (b"PK\3\4\x14\0\0\0", "line 1: it is not JSON"),
@@ -215,6 +217,11 @@ async def test_a_file_of_another_system_is_read_or_refused_with_the_reason(
         (LINES.encode("utf-16-be"), "convert it with `iconv -f UTF-16BE -t UTF-8` and give"),
         (LINES.encode()[:-20], "line 3: it is torn.*mend the file and give"),
         (gzip.compress(LINES.encode(), mtime=0)[:-20], "its compression is torn.*mend the file and give"),
+        (b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 40, "line 1: its compression is torn.*mend the file and give"),
+        (
+            ARRAY + b"\n\n" + ARRAY,
+            r"line \d+: something comes after the end of the array. .*give each array a file of its own and give",
+        ),
         *(
             (ARRAY[:-cut], r"line \d+: the document that begins there is torn.*mend the file and give")
             for cut in (10, 150, 300)

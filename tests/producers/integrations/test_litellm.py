@@ -143,6 +143,18 @@ def test_consecutive_calls_are_not_nested(recorder: Recorder, sink: MemorySink) 
     assert turn.writer_id in end.writer_ids
 
 
+def test_an_answer_of_an_unknown_shape_leaves_no_open_writer(recorder: Recorder, sink: MemorySink) -> None:
+    logger, now = RollbusLogger(recorder), datetime.datetime.now()
+    with recorder.episode(task="stock"):
+        logger.log_pre_api_call("agent", [], {"litellm_call_id": "one"})
+        logger.log_success_event({"litellm_call_id": "one"}, object(), now, now)
+    assert recorder.counters["hook_errors.hook"] == 1
+    assert recorder.flush(120)
+    closed = {event.writer_id for event in sink.records() if isinstance(event, WriterClosed)}
+    (end,) = (event for event in sink.records() if isinstance(event, EpisodeEnded))
+    assert closed == set(end.writer_ids)
+
+
 @pytest.mark.usefixtures("loop")
 def test_a_responses_call_is_a_turn_and_leaves_no_open_writer(recorder: Recorder, sink: MemorySink) -> None:
     text = {"type": "output_text", "text": "7", "annotations": []}

@@ -347,9 +347,11 @@ async def test_a_stream_cut_anywhere_is_the_same_turn_without_hidden_fields(
     [
         ("episodes", "{}", "an episode needs a task"),
         ("episodes", '{"task": "t", "tsk": 1}', "unknown fields tsk"),
+        ("episodes", '{"task": "t", "\\ud800": 1}', "unknown fields ?"),
         ("episodes", "[1]", "send a JSON object"),
         ("episodes", "{", "Expecting property name"),
         ("episodes", '{"task": "t", "group_size": "8"}', "group_size is '8'; it must be a whole number"),
+        ("episodes", f'{{"task": "t", "group_size": {1 << 70}}}', "it must be a whole number of 64 bits"),
         ("episodes", '{"task": "t", "labels": ["a"]}', "labels is ['a']; it must be an object"),
         ("episodes", '{"task": "t", "agent": 5}', "agent is 5; it must be text"),
         ("feedback", '{"value": 1}', "feedback is about one episode"),

@@ -30,6 +30,7 @@ WHOLE: dict[str, Any] = {
         ({"logprobs": [-0.1, -9999.0]}, "missing_logprobs"),
         ({"logprobs": [-0.1, float("-inf")]}, "missing_logprobs"),
         ({"logprobs": [-0.1, 0.5]}, "missing_logprobs"),
+        ({"logprobs": [-0.1, -(10**400)]}, "missing_logprobs"),
         ({"token_ids": None}, "no_token_ids"),
         ({"prompt_token_ids": None}, "no_prompt_token_ids"),
         ({"token_ids": [3]}, "length_mismatch"),
@@ -47,6 +48,8 @@ def test_a_turn_is_judged_by_its_tokens(change: dict[str, Any], reason: str | No
 @pytest.mark.parametrize(
     ("choice", "ids"),
     [
+        (AnswerChoice(tokens=("token_id:1", "token_id:2147483648")), None),
+        (AnswerChoice(tokens=("token_id:" + "9" * 5000,)), None),
         (AnswerChoice(token_ids=(7, 8), tokens=("token_id:1", "token_id:2")), (7, 8)),
         (AnswerChoice(tokens=("token_id:1", "token_id:20")), (1, 20)),
         (AnswerChoice(tokens=("token_id:1", " there")), None),

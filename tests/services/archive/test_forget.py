@@ -92,6 +92,7 @@ def test_a_person_is_forgotten_everywhere(
     assert rows_about("ann") == before > 8
     mistyped = run("forget", "--label", "user=Ann", expect=1)
     assert "no episode has the label user=Ann" in mistyped
+    assert "no episode has the label user=," in run("forget", "--label", "user=", expect=1), "none has it, not all"
     assert "removed" not in mistyped, "it would look as if somebody had been forgotten"
     output = run("forget", "--label", "user=ann")
     assert "1 are on the list of exclusions" in output

@@ -9,6 +9,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.output import echo, format_count
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
+from rollbus.schemas.errors import ConfigurationError
 
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
@@ -22,9 +23,7 @@ export_options = with_options(
     click.option(
         "--run", "run_id", help="Take fate, step and reason from this run; needed if the settings have several."
     ),
-    click.option(
-        "--data-set", default="", show_default=False, metavar="NAME", help="Take only the members of this data set."
-    ),
+    click.option("--data-set", metavar="NAME", help="Take only the members of this data set."),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
     click.option(
         "--format",
@@ -103,18 +102,21 @@ def evaluation(settings: Settings, **request: Any) -> None:
     _export(settings, kind="evaluation", **request)
 
 
-def _export(settings: Settings, *, folder: Path, run_id: str | None, **fields: Any) -> None:
+def _export(settings: Settings, *, folder: Path, run_id: str | None, data_set: str | None, **fields: Any) -> None:
     from rollbus.consumers.clickhouse.questions.saved_questions import require_run, stored_runs
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export
 
+    for option, name in (("--run", run_id), ("--data-set", data_set)):
+        if name == "":  # as of a variable of the shell that is not set: it would export all
+            raise ConfigurationError(f"{option} '' names nothing; give a name, or leave it out")
     run = run_id or settings.run().run_id
     client = ClickHouse(settings.clickhouse)
     try:
         require_run(client, settings.namespace, run, [run_settings.run_id for run_settings in settings.runs])
         with show_progress("trajectories") as progress:
-            request = ExportRequest(namespace=settings.namespace, run=run, **fields)
+            request = ExportRequest(namespace=settings.namespace, run=run, data_set=data_set or "", **fields)
             manifest = write_export(client, request, folder, progress=progress)
         stored = stored_runs(client, settings.namespace)
     finally:

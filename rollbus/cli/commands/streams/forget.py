@@ -57,6 +57,8 @@ def forget(
 
     if not (labels or episodes or again):
         raise ConfigurationError("give what to forget: --label user=ann, or --episode ID")
+    if "" in episodes:  # as of a variable of the shell that is not set; reports by alias are stored under an empty id
+        raise ConfigurationError("--episode '' names no episode; give its id")
     parsed_labels = _parse_labels(labels)
     require_topics(settings, "exclusions")
     stream, console = settings.stream_settings(), Console()

@@ -74,3 +74,12 @@ def test_a_run_that_failed_says_so() -> None:
     failed = {**RUNS[1], "outputs": None, "error": "RateLimitError", "parent_run_id": None, "id": "r0"}
     episode = Read("langsmith", [failed])
     assert (episode.turns[0].untrainable_reason, episode.ended.stop_reason) == ("failed_call", "error")
+
+
+def test_what_is_null_is_neither_the_name_of_a_score_nor_a_tag() -> None:
+    runs = [run("a", "chain", "00", "01", tags=["x", None, "y"])]
+    nameless = {"id": "f", "run_id": "a", "trace_id": "a", "key": None, "score": 1.0}
+    episode = Read("langsmith", [*runs, nameless])
+    assert episode.started.labels["tags"] == "x,y"
+    assert episode.rewards == []
+    assert episode.unmapped["langsmith.feedback without a key"] == 1

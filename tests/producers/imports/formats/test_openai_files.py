@@ -84,6 +84,12 @@ def test_two_batches_that_use_the_same_custom_id_are_two_episodes() -> None:
     assert len(ids) == 2
 
 
+def test_a_failed_request_without_a_message_names_its_code() -> None:
+    error = {"id": "b", "custom_id": "1", "response": None, "error": {"code": "batch_expired"}, "read_at": 5}
+    episode = Read("openai-batch", [request("1", "2+2?"), error])
+    assert (episode.turns[0].untrainable_reason, episode.ended.error) == ("failed_call", '{"code":"batch_expired"}')
+
+
 def test_a_failed_request_differs_from_one_without_an_answer() -> None:
     error = {"id": "b", "custom_id": "1", "response": None, "error": {"message": "expired"}, "read_at": 5}
     episode = Read("openai-batch", [request("1", "2+2?"), error, request("2", "3+3?")])

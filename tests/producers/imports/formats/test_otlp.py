@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbus.producers.imports.formats.attributes import nest
 from rollbus.schemas.records.events import Event
 from tests.examples import count_examples
 from tests.producers.imports.formats.reading import START_NS, Read, make_span, otlp_value, request_of
@@ -301,3 +302,16 @@ def test_a_reason_has_one_spelling_wherever_it_was_written(reason: str) -> None:
     beside = make_span(1, **{**ASKED, **NEWEST, "gen_ai.response.finish_reasons": [reason]})
     for span in (within, beside):
         assert [turn.finish_reason for turn in read(span).turns] == ["tool_calls"]
+
+
+def test_the_reason_of_an_end_that_is_null_is_none() -> None:
+    """Instrumentations write one for each choice, also where the server gave none."""
+    output_messages = [{"role": "assistant", "parts": [{"type": "text", "content": "x"}]}]
+    outputs = {"gen_ai.output.messages": json.dumps(output_messages), "gen_ai.response.finish_reasons": "[null]"}
+    (turn,) = read(make_span(1, **{**ASKED, **outputs})).turns
+    assert (turn.completion.content, turn.finish_reason) == ("x", None)
+
+
+def test_a_field_that_has_a_value_and_fields_keeps_both_in_any_order() -> None:
+    flat = {"call.name": "f", "call": "c"}
+    assert nest(flat) == nest(dict(reversed(flat.items()))) == {"call": {"": "c", "name": "f"}}

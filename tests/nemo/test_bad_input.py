@@ -48,6 +48,12 @@ def test_groups_with_similar_names_are_separate() -> None:
     assert len(set(names)) == 4, names
 
 
+def test_an_example_without_an_id_is_named_by_its_place() -> None:
+    metadata: list[Any] = [{"id": None}, None, {}, {"id": 0}]
+    groups = [[Trajectory(episode=[], reward=1.0, metadata=fields)] for fields in metadata]
+    assert list(example_names(TrajectoryCollection(trajectories=groups, run_id="r"))) == ["0", "1", "2", "0#2"]
+
+
 async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
     broken = True
 

@@ -109,8 +109,8 @@ def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
     taken_names: set[str] = set()
     for index, group in enumerate(collection.trajectories):
-        ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
-        first_id = next(ids, str(index))
+        ids = (member.metadata.get("id") for member in group if member.metadata)
+        first_id = next((str(name) for name in ids if name is not None), str(index))
         names = chain([first_id], (f"{first_id}#{number}" for number in count_from(2)))
         taken_names.add(name := next(name for name in names if name not in taken_names))
         yield name

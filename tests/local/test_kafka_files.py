@@ -29,6 +29,12 @@ def test_a_folder_with_odd_characters_is_escaped_for_java() -> None:
     assert properties(Path("/data/🚌1"))["log.dirs"] == "/data/\\ud83d\\ude8c1", "Java reads four digits at a time"
 
 
+@pytest.mark.parametrize("name", ["a,b", "a\nb"])
+def test_a_folder_that_kafka_would_read_as_another_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"comma.*data_dir"):
+        properties(tmp_path / name)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of a user whose path has no program."""

@@ -73,6 +73,12 @@ def test_other_jars_than_the_pinned_ones_are_not_kept(cache: Path, tmp_path: Pat
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 
+def test_what_maven_says_in_another_encoding_is_still_reported(cache: Path, tmp_path: Path) -> None:
+    install_maven(tmp_path, r"printf 'H\xf4te inconnu'; exit 1")
+    with pytest.raises(UnavailableError, match="te inconnu"):
+        find_jars()
+
+
 def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

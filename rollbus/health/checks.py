@@ -125,7 +125,9 @@ def find_memory(settings: "Settings", available: int | None = None) -> Iterator[
 def find_gpus(settings: "Settings") -> Iterator[CheckResult]:
     """Name the GPUs; without any, models are trained and served on the CPU."""
     try:
-        answer = subprocess.run(GPU_COMMAND, capture_output=True, text=True, timeout=GPU_WAIT_S, check=True)
+        answer = subprocess.run(
+            GPU_COMMAND, capture_output=True, text=True, errors="replace", timeout=GPU_WAIT_S, check=True
+        )
     except FileNotFoundError:
         yield CheckResult("GPU", "note", "none found: models are trained and served on the CPU")
         return
@@ -175,7 +177,7 @@ def find_permissions(settings: "Settings") -> Iterator[CheckResult]:
     user = settings.kafka.username or "this machine"
     remedy = "`rollbus topics acls` prints what each role needs"
     for what, refusal in answer.refused.items():
-        yield CheckResult("permissions", "problem", f"{user} may not {what}: {refusal}", remedy)
+        yield CheckResult("permissions", "problem", f"{user} cannot {what}: {refusal}", remedy)
     if not answer.refused:
         yield CheckResult(
             "permissions", "ok", f"{user} may write heartbeats, read steps, and see the lag of every group"

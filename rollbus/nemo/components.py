@@ -91,9 +91,14 @@ class ARTBackendConfig(BaseModel):
     server_config: dict[str, Any] | None = None
 
     @property
+    def host(self) -> str:
+        """Return the address as a URL has it: one of IP version 6 stands in brackets."""
+        return f"[{self.ip}]" if ":" in self.ip and not self.ip.startswith("[") else self.ip
+
+    @property
     def url(self) -> str:
         """Return the server's address."""
-        return f"http://{self.ip}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def health_url(self) -> str:

@@ -53,13 +53,16 @@ DATASETS: dict[str, Any] = {
 def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
     require_toolkit()
-    _, lines, first_mistakes = read_document(path, os.environ)
+    content, lines, first_mistakes = read_document(path, os.environ)
+    if not content:
+        raise ConfigurationError(f"{path} is empty; write a configuration of the toolkit into it")
     try:
         values = yaml_load(path)
     except Exception as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for key, text in overrides:
         first_mistakes += _override(values, key, text, lines)
+    first_mistakes += _take_odd_finetuning(values, lines)
     place, section = _take_rollbus(values)
     _register_components()
     _import_modules(section, path)
@@ -89,11 +92,18 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
 
 
 def with_dataset(config: Config, dataset: str | Path | None) -> Config:
-    """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON."""
+    """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON.
+
+    Another ending is read as the configured dataset is; raises ConfigurationError where none is configured.
+    """
     configured = config.eval.general.dataset
     if dataset is None or isinstance(configured, EvalDatasetCustomConfig):
         return config
-    kind = DATASETS.get(Path(dataset).suffix, type(configured))
+    kind = DATASETS.get(Path(dataset).suffix.lower(), None if configured is None else type(configured))
+    if kind is None:
+        raise ConfigurationError(
+            f"dataset {dataset} ends in none of {', '.join(DATASETS)}; rename it, or set `eval.general.dataset`"
+        )
     shared = {} if configured is None else configured.model_dump(include={"id_key", "structure", "filter"})
     general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
     return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
@@ -105,7 +115,7 @@ def _take_rollbus(values: dict[str, Any]) -> tuple[Place, Any]:
         return ("rollbus",), section
     tuning, trainers = values.get("finetuning"), values.get("trainers")
     name = tuning.get("trainer") if isinstance(tuning, Mapping) else None
-    trainer = trainers.get(name) if isinstance(trainers, Mapping) else None
+    trainer = trainers.get(name) if isinstance(trainers, Mapping) and isinstance(name, str) else None
     if isinstance(trainer, dict) and trainer.get("_type") == "rollbus_trainer":
         return ("trainers", str(name), "bus"), trainer.pop("bus", None) or {}
     return ("rollbus",), {}
@@ -116,12 +126,22 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
     place = tuple(key.split("."))
     section: Any = values
     for depth, part in enumerate(place[:-1]):
-        section = section.setdefault(part, {})
+        if section.get(part) is None:  # also one that is there and blank
+            section[part] = {}
+        section = section[part]
         if not isinstance(section, dict):
             return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
     section[place[-1]] = parse_text(text)
     lines[place] = f"-o {key}"
     return []
+
+
+def _take_odd_finetuning(values: dict[str, Any], lines: Mapping[Place, str]) -> list[str]:
+    """Take `finetuning` out where it has no settings: the toolkit asks it for them before it checks what it is."""
+    if isinstance(values.get("finetuning", {}), dict):
+        return []
+    del values["finetuning"]
+    return [f"  {line_of(('finetuning',), lines)}: finetuning: Input should be a valid dictionary"]
 
 
 def _register_components() -> None:
@@ -142,8 +162,10 @@ def _import_modules(section: Any, path: Path) -> None:
         sys.path.insert(0, folder)
     names = section.get("imports", ()) if isinstance(section, Mapping) else ()
     for name in names if isinstance(names, list | tuple) else (names,):
+        if not isinstance(name, str):
+            continue  # a mistake, which `BusConfig` names with its place
         try:
-            import_module(str(name))
+            import_module(name)
         except Exception as error:  # a module of the user's may raise anything
             crash = troubles.describe_crash(error)
             raise ConfigurationError(
@@ -156,8 +178,8 @@ def _put_on_bus(values: dict[str, Any]) -> None:
     for table in COMPONENTS:
         section = values.get(table)
         for entry in section.values() if isinstance(section, dict) else ():
-            if isinstance(entry, dict):
-                entry["_type"] = ART_TYPES.get(entry.get("_type", ""), entry.get("_type"))
+            if isinstance(entry, dict) and isinstance(kind := entry.get("_type"), str | None):
+                entry["_type"] = ART_TYPES.get(kind or "", kind)
 
 
 def _unknown(model: Any, values: Any, place: Place) -> Iterator[tuple[Place, str]]:

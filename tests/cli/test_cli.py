@@ -213,3 +213,8 @@ def test_the_file_of_the_folder_is_read_and_named_first(tmp_path: Path, monkeypa
     assert "127.0.0.1:8" in output[1]
     (tmp_path / "other.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:7'}\n")
     assert invoke("-c", "other.yaml", "topics", "check", expect=1).startswith("settings: other.yaml\n")
+
+
+def test_dead_letters_are_not_set_aside_for_a_blank_reason() -> None:
+    output = invoke("dead-letters", "dismiss", "--all", "--reason", " ", expect=1)
+    assert "--reason is blank" in output

@@ -31,6 +31,15 @@ async def test_the_shop_knows_the_orders_of_its_own_tickets_alone() -> None:
         assert await look_up(other) == NO_ORDER
 
 
+async def test_the_shop_knows_the_orders_of_more_than_ten_thousand_tickets() -> None:
+    look_up = look_up_in(TRAFFIC, 3)
+    for number in (9_999, 10_000, 123_456):
+        ticket = TRAFFIC.ticket(3, number)
+        assert await look_up(ticket.order) == ticket.moment
+    for other in (f"{ticket.order[:2]}0{ticket.order[2:]}", "1" * 5_000):
+        assert await look_up(other) == NO_ORDER
+
+
 def test_the_evaluation_shares_no_sentence_and_no_state_with_traffic() -> None:
     assert not set(TRAFFIC.openings) & set(UNSEEN.openings)
     example_states = {state for _, _, state, _ in EXAMPLES}

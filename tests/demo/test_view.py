@@ -1,5 +1,6 @@
 """What people see: counts, time left, and the picture of what was learned."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from rollbus.demo.job import DemoJob
 from rollbus.demo.routing.job import LookUp, RoutingJob
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.plot import build_figure, draw, points
-from rollbus.demo.show.report import shorten
+from rollbus.demo.show.report import print_next_steps, shorten
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.show.view import LiveView, describe_traffic, line, render, sparkline, time_left_s
 from rollbus.schemas.records.steps import Evaluation
@@ -170,3 +171,12 @@ def _draw_text(view: object) -> str:
     with console.capture() as captured:
         console.print(view)
     return captured.get()
+
+
+def test_the_next_steps_can_be_copied_from_any_folder(tmp_path: Path) -> None:
+    console, folder = Console(width=400, record=True), tmp_path / "my runs" / "[red]"
+    print_next_steps(console, folder, is_kept=False)
+    lines = console.export_text().splitlines()
+    assert lines[0].split(maxsplit=1)[1] == str(folder / "learning.png")
+    command = lines[-1].split(maxsplit=1)[1]
+    assert shlex.split(command)[-3:] == ["--config", str(folder / "settings.yaml"), "down"]

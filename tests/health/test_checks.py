@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.checks import examine, find_disk, find_memory, find_principals
+from rollbus.health import asking_kafka
+from rollbus.health.asking_kafka import Permissions
+from rollbus.health.checks import examine, find_disk, find_gpus, find_memory, find_permissions, find_principals
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import DeliveryConfig, RunConfig
@@ -60,3 +62,21 @@ def test_a_canary_judged_only_without_tokens_is_a_notice() -> None:
     keyed = judged.model_copy(update={"signing": judged.signing.model_copy(update={"principals": ("a-key",)})})
     assert not list(find_principals(keyed))
     assert not list(find_principals(Settings()))
+
+
+def test_a_gpu_driver_that_writes_another_encoding_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf 'G\\351ant, 8192 MiB\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = find_gpus(Settings())
+    assert (finding.state, finding.what) == ("ok", "G\ufffdant, 8192 MiB")
+
+
+def test_no_answer_about_a_permission_is_not_called_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> Permissions:
+        return Permissions({"read training steps": "no answer within 10 s"})
+
+    monkeypatch.setattr(asking_kafka, "ask_permissions", ask)
+    (finding,) = find_permissions(Settings())
+    assert finding.what == "this machine cannot read training steps: no answer within 10 s"

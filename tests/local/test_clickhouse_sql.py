@@ -57,12 +57,12 @@ def test_no_data_can_change_the_statement(data: bytes) -> None:
         (b"SELECT 1 format JSONCompact SETTINGS max_threads=1", "JSONCompact"),
         (b"SELECT 'FORMAT JSON' -- FORMAT CSV", None),
         (b"SELECT format FROM t", None),
+        (b"SELECT format FORMAT CSV", "CSV"),
         (b"SELECT * FROM (SELECT 1 AS a) FORMAT CSV;", "CSV"),
     ],
 )
 def test_the_format_of_an_answer_is_the_one_the_statement_names(sql: bytes, name: str | None) -> None:
-    format_name = find_format(sql)
-    assert format_name == name or (name is None and format_name == "FROM")
+    assert find_format(sql) == name
 
 
 @pytest.mark.parametrize(

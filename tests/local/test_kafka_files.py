@@ -29,6 +29,12 @@ def test_a_folder_with_odd_characters_is_escaped_for_java() -> None:
     assert properties(Path("/data/🚌1"))["log.dirs"] == "/data/\\ud83d\\ude8c1", "Java reads four digits at a time"
 
 
+@pytest.mark.parametrize("name", ["a,b", "a\nb"])
+def test_a_folder_that_kafka_would_read_as_another_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"comma.*data_dir"):
+        properties(tmp_path / name)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of a user whose path has no program."""
@@ -65,6 +71,12 @@ def test_other_jars_than_the_pinned_ones_are_not_kept(cache: Path, tmp_path: Pat
     with pytest.raises(ConfigurationError, match=r"other jars than this release knows.*who runs that"):
         find_jars()
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_what_maven_says_in_another_encoding_is_still_reported(cache: Path, tmp_path: Path) -> None:
+    install_maven(tmp_path, r"printf 'H\xf4te inconnu'; exit 1")
+    with pytest.raises(UnavailableError, match="te inconnu"):
+        find_jars()
 
 
 def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,26 @@
 """What a user may hand to a run by mistake: each is named, and nothing is trained on a guess."""
 
+import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, TrajectoryCollection
+from nat.data_models.finetuning import (
+    EpisodeItem,
+    EpisodeItemRole,
+    FinetuneRunConfig,
+    Trajectory,
+    TrajectoryCollection,
+)
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.nemo.bus.publish_trajectories import example_names
+from rollbus.local.process.processes import identify
+from rollbus.local.process.state import StartedService, write
+from rollbus.nemo.bus.publish_trajectories import _message, example_names
 from rollbus.nemo.checks import FinetuneOptions, require_runnable
-from rollbus.nemo.runs.folder import newest_run
+from rollbus.nemo.runs.folder import RunRecord, delete_run, newest_run
 from rollbus.nemo.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
@@ -46,6 +57,49 @@ def test_groups_with_similar_names_are_separate() -> None:
     groups = [[Trajectory(episode=[], reward=1.0, metadata={"id": name})] for name in ("a", "a", "a#2", "a")]
     names = list(example_names(TrajectoryCollection(trajectories=groups, run_id="r")))
     assert len(set(names)) == 4, names
+
+
+def test_an_example_without_an_id_is_named_by_its_place() -> None:
+    metadata: list[Any] = [{"id": None}, None, {}, {"id": 0}]
+    groups = [[Trajectory(episode=[], reward=1.0, metadata=fields)] for fields in metadata]
+    assert list(example_names(TrajectoryCollection(trajectories=groups, run_id="r"))) == ["0", "1", "2", "0#2"]
+
+
+def call_of(calls: Any) -> Any:
+    item = EpisodeItem(role=EpisodeItemRole.ASSISTANT, content="x", logprobs={}, metadata={"tool_calls": calls})
+    return [(call["function"]["name"], call["function"]["arguments"]) for call in _message(item).get("tool_calls", ())]
+
+
+@pytest.mark.parametrize("form", [{"args": {"a": 1}}, {"arguments": {"a": 1}}, {"arguments": '{"a": 1}'}])
+def test_a_single_call_keeps_its_arguments_in_each_form(form: dict[str, Any]) -> None:
+    call = {"name": "f", **form}
+    assert call_of(call) == call_of([call]) == call_of(json.dumps([call])) == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize("calls", [None, "", "null", "[]", []])
+def test_a_message_may_have_no_calls(calls: Any) -> None:
+    assert call_of(calls) == []
+
+
+@pytest.mark.parametrize("calls", ["look it up", "[1]", [None], 7])
+def test_calls_of_another_shape_are_a_configuration_error(calls: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not a list of calls"):
+        call_of(calls)
+
+
+def test_a_run_whose_services_still_run_is_not_deleted(tmp_path: Path) -> None:
+    record = RunRecord("r", "config.yml", {}, str(tmp_path / "output"), "agent", folder=tmp_path / "r")
+    run_dir = record.folder / "data" / "run"
+    run_dir.mkdir(parents=True)
+    here = identify(os.getpid())
+    assert here is not None
+    write(run_dir, StartedService("kafka", here, "127.0.0.1:9092", 0))
+    with pytest.raises(ConfigurationError, match=r"still run kafka.*settings\.yaml down"):
+        delete_run(record)
+    assert run_dir.is_dir()
+    write(run_dir, StartedService("kafka", replace(here, start_ticks=here.start_ticks - 1), "127.0.0.1:9092", 0))
+    delete_run(record)
+    assert not record.folder.exists()
 
 
 async def test_a_run_whose_step_failed_for_good_goes_on_when_it_is_resumed(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from nat.data_models.config import Config
 from nat.plugins.customizer.dpo.config import NeMoCustomizerTrainerAdapterConfig
 from nat.plugins.openpipe.config import ARTTrainerAdapterConfig
 
-from rollbus.nemo.components import ART_TYPES, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
-from rollbus.nemo.configuration import load_plan
+from rollbus.nemo.components import ART_TYPES, ARTBackendConfig, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
+from rollbus.nemo.configuration import load_plan, with_dataset
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.training_args import REPLACEMENT_BY_FIELD, SETTING_BY_FIELD
 from rollbus.schemas.errors import ConfigurationError
@@ -247,3 +247,53 @@ def test_a_mistake_under_the_trainer_is_reported_once(tmp_path: Path) -> None:
         load_plan(with_bus(tmp_path, group_per_step=6))
     assert str(refusal.value).count("group_per_step") == 1, refusal.value
     assert "did you mean 'groups_per_step'?" in str(refusal.value)
+
+
+WORKFLOW = "workflow: {_type: current_datetime}\n"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("# nothing yet\n", "is empty"),
+        (f"{WORKFLOW}finetuning:\n", r"line 2: finetuning: Input should be a valid dictionary"),
+        (f"{WORKFLOW}finetuning: [enabled]\n", r"line 2: finetuning: Input should be a valid dictionary"),
+        (f"{WORKFLOW}rollbus:\n  imports:\n", r"rollbus\.imports: Input should be a list"),
+        (f"{WORKFLOW}rollbus:\n  imports: [null]\n", r"rollbus\.imports\[0\]: Input should be a valid string"),
+        (f"{WORKFLOW}trainers: {{t: {{_type: [a]}}}}\n", r"trainers\.t: has no type \['a'\]|trainers\.t"),
+        (f"{WORKFLOW}trainers: {{}}\nfinetuning: {{trainer: [t]}}\n", r"finetuning\.trainer: Input should be"),
+    ],
+)
+def test_a_part_of_another_shape_is_a_mistake_in_words(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_plan(write(tmp_path, text))
+
+
+def test_an_override_fills_a_section_that_is_blank(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{WORKFLOW}finetuning:\n")
+    assert load(path, ("finetuning.num_epochs", "2")).finetuning.num_epochs == 2
+
+
+def test_a_data_set_is_read_by_its_ending_in_capitals_too(tmp_path: Path) -> None:
+    config = load(write(tmp_path, WORKFLOW))
+    dataset = with_dataset(config, "examples.JSONL").eval.general.dataset
+    assert dataset is not None
+    assert dataset.type == "jsonl"
+
+
+def test_a_data_set_whose_ending_says_no_format_is_refused(tmp_path: Path) -> None:
+    config = load(write(tmp_path, WORKFLOW))
+    with pytest.raises(ConfigurationError, match=r"dataset examples\.txt.*\.csv"):
+        with_dataset(config, "examples.txt")
+
+
+def test_the_address_of_a_server_may_be_of_ip_version_6() -> None:
+    assert ARTBackendConfig(ip="::1", port=7623).url == "http://[::1]:7623"
+    assert ARTBackendConfig(ip="[::1]", port=7623).url == "http://[::1]:7623"

@@ -54,6 +54,17 @@ async def test_a_log_without_progress_ends_a_run_without_an_open_step(records: S
         await run_log(*records).wait_for(lambda view: False, "the training")
 
 
+async def test_a_process_that_ended_is_noticed_while_others_traffic_comes() -> None:
+    log = run_log(*[make_trajectory(labels={"run": "other"})] * 30)
+
+    def check() -> None:
+        raise UnavailableError("the worker ended")
+
+    log.checks.append(check)
+    with pytest.raises(UnavailableError, match="the worker ended"):
+        await log.wait_for(lambda view: not cast(ScriptedBus, log.bus).records, "the training")
+
+
 def test_a_record_that_comes_again_changes_nothing() -> None:
     revisions = [
         RewardRevised(trajectory_id="t1", episode_id="e1", group_hint="g", revision=number, revised_at_ms=START_MS)

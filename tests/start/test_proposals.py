@@ -1,16 +1,19 @@
 """What the funnel found becomes changes of the settings file; what a project lacks is known before anything runs."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from rollbus.cli.commands.local.start import _offer
+from rollbus.cli.root import SettingsFile
 from rollbus.health.funnel.funnel import Funnel, draw_funnel
 from rollbus.health.funnel.numbers import EpisodeCount, FunnelNumbers, FunnelSettings, RewardCount, RunCount
 from rollbus.local.stack import ServiceStatus
 from rollbus.schemas.records.config import FilterConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.settings import Settings
 from rollbus.start.parts import Part, find_parts
-from rollbus.start.proposals import find_proposals, write_proposals
+from rollbus.start.proposals import Proposal, find_proposals, write_proposals
 from tests.health.test_picture import draw, make_beat
 
 NOW_MS, HOUR_MS = 1_800_000_000_000, 3_600_000
@@ -77,3 +80,28 @@ def test_a_trainer_of_another_run_does_not_count_for_this_one() -> None:
         ("trainer", "main"): True,
         ("trainer", "second"): False,
     }
+
+
+def write_changes(path: Path) -> None:
+    """Let `rollbus start` write one proposed change into a settings file."""
+    source = SettingsFile(path)
+    proposal = Proposal(("scoring", "rewards"), [{"type": "feedback", "name": "right"}], "reports come")
+    _offer(source, source.load(), [proposal], may_ask=False, yes=True)
+
+
+def test_a_settings_file_of_its_user_alone_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("# ours\n")
+    path.chmod(0o600)
+    write_changes(path)
+    assert "name: right" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_to_the_settings_file_stays_a_link(tmp_path: Path) -> None:
+    target, path = tmp_path / "shared.yaml", tmp_path / "rollbus.yaml"
+    target.write_text("# ours\n")
+    path.symlink_to(target)
+    write_changes(path)
+    assert path.is_symlink()
+    assert "name: right" in target.read_text()

@@ -19,6 +19,8 @@ from rollbus.demo.routing.tickets import NO_ORDER, TEAMS, Ticket, choose
 TASK = "orders"
 CALL_TOKENS, ANSWER_TOKENS = 40, 1
 """Most tokens of the call, which takes about 30, and of a team's name."""
+MOST_DIGITS = 20
+"""Of an order: no demo brings more tickets."""
 LOOK_UP: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -55,9 +57,9 @@ class Orders:
     def state(self, seed: int, order: str) -> str:
         """Return the state of an order; `NO_ORDER` if the shop has none of that number.
 
-        The last four digits of an order are its ticket's number, so that nothing has to be stored.
+        The digits of an order after the first two are its ticket's number, so that nothing has to be stored.
         """
-        if len(order) != 6 or not (order.isascii() and order.isdigit()):
+        if not 6 <= len(order) <= MOST_DIGITS or not (order.isascii() and order.isdigit()):
             return NO_ORDER
         ticket = self.ticket(seed, int(order[2:]))
         return ticket.moment if ticket.order == order else NO_ORDER

@@ -1,6 +1,7 @@
 """The report at the end of the demo: the comparison, five answers from ClickHouse, where to look next."""
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rollbus.consumers.clickhouse.questions.output import as_table
@@ -71,10 +73,9 @@ def shorten(rows: Sequence[Sequence[object]], most: int = MOST_ROWS) -> list[Seq
 
 def print_next_steps(console: Console, folder: Path, *, is_kept: bool) -> None:
     """Print where the results are and how to continue."""
-    rollbus = f"{_command()} --config {folder / 'settings.yaml'}"
-    console.print(
-        f"plot      {folder / 'learning.png'}\nnumbers   {folder / 'result.json'}\nlogs      {folder / 'logs'}"
-    )
+    rollbus = escape(f"{shlex.quote(_command())} --config {shlex.quote(str(folder / 'settings.yaml'))}")
+    for what, name in (("plot", "learning.png"), ("numbers", "result.json"), ("logs", "logs")):
+        console.print(f"{what:9} {escape(str(folder / name))}")
     if not is_kept:
         console.print(f"again up  {rollbus} up       [dim]# with all its data[/dim]")
     console.print(f"ask       {rollbus} sql list")

@@ -107,8 +107,9 @@ def find_format(sql: bytes) -> str | None:
     format_name = None
     previous: Token | None = None
     for token in tokens(sql):
-        if previous is not None and previous.text == "FORMAT" and previous.depth == token.depth == 0:
-            format_name = _name(sql, token) if token.kind == "name" else format_name
+        is_named = token.kind == "name" and token.text not in _AFTER_A_COLUMN  # else a column has the name format
+        if is_named and previous is not None and previous.text == "FORMAT" and previous.depth == token.depth == 0:
+            format_name = _name(sql, token)
         previous = token
     return format_name
 
@@ -177,7 +178,7 @@ _AFTER_A_COLUMN = frozenset(
     {"FROM", "AS", "AND", "OR", "IN", "LIKE", "ILIKE", "IS", "NOT", "BETWEEN", "ASC", "DESC", "LIMIT", "WHERE", "ORDER",
      "GROUP", "HAVING", "UNION", "SETTINGS", "FORMAT", "THEN", "ELSE", "END", "WHEN", "GLOBAL", "NULLS", "COMMENT"}
 )  # fmt: skip
-"""What can follow a column with the name engine, as in `CREATE VIEW v AS SELECT engine FROM …`."""
+"""What can follow a column with the name engine or format, as in `CREATE VIEW v AS SELECT engine FROM …`."""
 
 
 def _after_format(sql: bytes, position: int) -> bytes:

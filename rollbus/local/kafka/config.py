@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.limits import MAX_MESSAGE_BYTES
 from rollbus.stack_settings import HOST
 
@@ -60,7 +61,15 @@ logger.broker.level = info
 def server_properties(
     *, client_port: int, controller_port: int, log_dir: Path, changes: Mapping[str, str] | None = None
 ) -> str:
-    """The text of server.properties for a broker on loopback with its data in `log_dir`; `changes` win."""
+    """The text of server.properties for a broker on loopback with its data in `log_dir`; `changes` win.
+
+    Raises ConfigurationError for a folder that Kafka would take for several, or whose name it would cut.
+    """
+    if {",", "\n", "\r"} & set(str(log_dir.resolve())):
+        raise ConfigurationError(
+            f"Kafka cannot keep its data in {str(log_dir.resolve())!r}: a comma or a line end would end the folder's "
+            "name; set `stack: data_dir:` to a folder without one"
+        )
     client = f"CLIENT://{HOST}:{client_port}"
     settings = {
         **BROKER_SETTINGS,

@@ -111,7 +111,9 @@ def _run_maven(maven: str, work: Path, jars: Path) -> None:
     """Copy the jars of a copy of pom.xml, since the installed one may lie where nothing can be written."""
     pom = shutil.copy(POM, work)
     command = [maven, "-B", "-q", "-C", "-Dstyle.color=never", "-f", str(pom), f"-Djars={jars}", "package"]
-    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
     if process.returncode:
         output = " ".join((process.stdout + process.stderr).split())[:SHOWN_LETTERS]
         raise UnavailableError(

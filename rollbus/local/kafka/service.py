@@ -103,7 +103,7 @@ def new_cluster_id() -> str:
 
 def _format(base: list[str], properties: Path, cluster_id: str) -> None:
     command = [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if result.returncode != 0:
         detail = (result.stderr or result.stdout).strip()
         if "UnsupportedClassVersionError" in detail:

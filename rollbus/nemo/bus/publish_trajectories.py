@@ -19,6 +19,7 @@ from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.producers.turns.turn_record import Exchange
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import TurnRecorded
 
 PUBLISHED = "trajectory_id"
@@ -109,8 +110,8 @@ def example_names(collection: TrajectoryCollection) -> Iterator[str]:
     """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
     taken_names: set[str] = set()
     for index, group in enumerate(collection.trajectories):
-        ids = (str(member.metadata["id"]) for member in group if member.metadata and "id" in member.metadata)
-        first_id = next(ids, str(index))
+        ids = (member.metadata.get("id") for member in group if member.metadata)
+        first_id = next((str(name) for name in ids if name is not None), str(index))
         names = chain([first_id], (f"{first_id}#{number}" for number in count_from(2)))
         taken_names.add(name := next(name for name in names if name not in taken_names))
         yield name
@@ -146,18 +147,30 @@ def _exchange(messages: list[dict[str, Any]], completion: Mapping[str, Any], log
 def _message(item: EpisodeItem) -> dict[str, Any]:
     metadata = item.metadata or {}
     fields = {name: str(metadata[name]) for name in ("name", "tool_call_id") if metadata.get(name)}
-    calls = metadata.get("tool_calls") or ()
-    if calls := tuple(map(_tool_call, json.loads(calls) if isinstance(calls, str) else calls)):
+    if calls := tuple(map(_tool_call, _read_calls(metadata.get("tool_calls")))):
         fields["tool_calls"] = calls  # type: ignore[assignment]
     return {"role": item.role.value, "content": item.content, **fields}
 
 
+def _read_calls(value: Any) -> Sequence[Mapping[str, Any]]:
+    """Return calls from a list, a single one, or the JSON of either; raises ConfigurationError for anything else."""
+    try:
+        calls = json.loads(value) if isinstance(value, str) and value else value
+    except ValueError:
+        calls = (value,)
+    calls = (calls,) if isinstance(calls, Mapping) else calls or ()
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise ConfigurationError(f"`tool_calls` in the metadata of a message is not a list of calls: {value!r:.200}")
+    return calls
+
+
 def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a call in OpenAI's form, also one in LangChain's."""
+    """Return a call in OpenAI's form, also one in LangChain's, or with its `arguments` beside its name."""
     if "function" in call:
         return call
-    arguments = json.dumps(call.get("args", {}), default=str)
-    return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": arguments}}
+    arguments = call.get("args", call.get("arguments", {}))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
+    return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": text}}
 
 
 def _field(value: Any, name: str) -> Any:

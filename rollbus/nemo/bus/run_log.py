@@ -60,12 +60,10 @@ class RunLog:
         """Read on until a condition holds; raises UnavailableError if nothing new arrives in the log."""
         moved_at_s = time.monotonic()
         while not condition(self.view):
-            if await self.refresh():
-                moved_at_s = time.monotonic()
-                continue
-            for check in self.checks:
+            has_moved = await self.refresh()
+            for check in self.checks:  # also while records come: topics have those of others, which never end
                 check()
-            if self.view.open_steps:  # a step of a large model takes as long as it takes
+            if has_moved or self.view.open_steps:  # a step of a large model takes as long as it takes
                 moved_at_s = time.monotonic()
             if time.monotonic() - moved_at_s > self._stalled_s:
                 raise UnavailableError(

@@ -16,13 +16,17 @@ from typing import Any, Literal
 
 import yaml
 
-from rollbus.local.process.state import hold_file
+from rollbus.local.process.processes import is_running
+from rollbus.local.process.state import hold_file, read_all
 from rollbus.nemo.runs.outputs import Outputs, replace_text
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.stack_settings import StackSettings
 
 DATA_DIR = Path(".rollbus/finetune")
 """The folder of all runs, where none is named."""
 STATE_FILE, LOCK_FILE, SETTINGS_FILE = "run.json", ".lock", "settings.yaml"
+STACK_FOLDER = "data"
+"""In a run's folder: the services that are its own."""
 
 RunState = Literal["running", "completed", "failed", "interrupted", "killed"]
 """`interrupted` by SIGTERM, SIGHUP or Ctrl-C; `killed` is seen by the reader alone."""
@@ -119,8 +123,17 @@ def what_next(record: RunRecord) -> str:
 
 
 def delete_run(record: RunRecord) -> None:
-    """Delete a run's folder, with its local log, tables and weights; what it wrote to `output_dir` stays."""
+    """Delete a run's folder, with its local log, tables and weights; what it wrote to `output_dir` stays.
+
+    Raises ConfigurationError while its services run, such as after `rollbus up`: nothing could end them afterwards.
+    """
     with hold_run(record.folder):
+        services = read_all(StackSettings(data_dir=record.folder / STACK_FOLDER).run_dir)
+        if running := ", ".join(service.name for service in services if is_running(service.identity)):
+            raise ConfigurationError(
+                f"of run {record.run_id!r} still run {running}; end them first: "
+                f"`rollbus --config {record.folder / SETTINGS_FILE} down`"
+            )
         shutil.rmtree(record.folder)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollbus.local.process.ports import find_free_port, is_free
-from rollbus.nemo.runs.folder import read_settings_of
+from rollbus.nemo.runs.folder import STACK_FOLDER, read_settings_of
 from rollbus.nemo.runs.plan import Plan
 from rollbus.stack_settings import HOST
 
@@ -21,7 +21,7 @@ def services_here(plan: Plan, folder: Path) -> dict[str, Any]:
     """Return the sections of the services in the run's folder; on the ports that an earlier start took."""
     backend = plan.art_backend
     stack = _earlier_stack(folder) or {
-        "data_dir": str((folder / "data").resolve()),
+        "data_dir": str((folder / STACK_FOLDER).resolve()),
         "kafka_port": find_free_port(),
         "kafka_controller_port": find_free_port(),
         "clickhouse_port": find_free_port(),

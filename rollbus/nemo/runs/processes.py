@@ -148,7 +148,7 @@ class Processes:
         """Return the address of the trained model; raises ConfigurationError where the run has no server."""
         if (backend := self._plan.art_backend) is None:
             raise ConfigurationError(f"the weights of run {self._run_id!r} are its own adapter's; serve them there")
-        return f"http://{backend.ip}:{self.settings.stack.model_port}/v1"
+        return f"http://{backend.host}:{self.settings.stack.model_port}/v1"
 
     async def drain(self) -> None:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink.
@@ -224,7 +224,7 @@ class Processes:
 
     def _require_startable(self, backend: ARTBackendConfig) -> None:
         """Refuse to start a server for an address that is not ours, or for a model that is not here."""
-        if backend.ip not in LOOPBACK:
+        if backend.ip.strip("[]") not in LOOPBACK:
             raise troubles.no_connection(backend.url, "no answer")
         if backend.base_model == DEMO_MODEL:
             ensure_base_model(WarmStartSettings(), self.settings.stack.data_dir / "models")

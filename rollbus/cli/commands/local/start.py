@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -177,11 +178,16 @@ def _offer(
     if not _agrees(f"Write this into {path}?", may_ask=may_ask, yes=yes):
         echo(f"`rollbus start --yes` writes this into {path}")
         return
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(changed_text, encoding="utf-8")
+    file = path.resolve()  # a link stays one
+    draft = file.with_name(f".{file.name}.draft")
     try:
+        draft.unlink(missing_ok=True)
+        draft.touch(mode=0o600 if file.exists() else 0o666)  # it may hold passwords, from the first letter on
+        draft.write_text(changed_text, encoding="utf-8")
         load_settings(Model, draft, os.environ)
-        draft.replace(path)
+        if file.exists():
+            shutil.copymode(file, draft)
+        draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
     echo(f"wrote {path}")

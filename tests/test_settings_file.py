@@ -71,6 +71,14 @@ def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     assert "hunter2" not in str(good)
 
 
+@pytest.mark.parametrize("keys", ["owner: hunter2", "owner: [hunter2]", "owner: 77777", "sources: {checker: hunter2}"])
+def test_a_key_that_is_too_short_is_not_printed(tmp_path: Path, keys: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(Settings, write(tmp_path, f"signing: {{{keys}}}\n"), {})
+    assert "hunter2" not in str(refusal.value)
+    assert "77777" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("word", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
 def test_a_text_in_the_environment_is_taken_verbatim(tmp_path: Path, word: str) -> None:
     by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": word, "ROLLBUS_NAMESPACE": word})

@@ -190,5 +190,15 @@ def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:
     stack = Settings.model_validate({"stack": {"kafka_port": 21400, "model_port": 9999}}).stack
     ports = stack.kafka_controller_port, stack.clickhouse_port, stack.art_port, stack.model_port
     assert ports == (21401, 21402, 21403, 9999)
+    assert Settings.model_validate({"stack": {"kafka_port": "21400", "model_port": 9999}}).stack == stack
     usual = Settings.model_validate({"stack": {"kafka_port": 9092}}).stack
     assert usual == Settings().stack
+
+
+def test_a_trainer_without_a_port_of_its_own_is_a_mistake() -> None:
+    """Its process would end with an OverflowError of the socket."""
+    runs = [{"run_id": name, "model": name} for name in ("a", "b", "c")]
+    with pytest.raises(ValueError, match="gives the trainer of run c the port 65536, and 65535 is the highest"):
+        Settings.model_validate({"runs": runs, "health": {"metrics_ports": {"trainer": 65516}}})
+    settings = Settings.model_validate({"runs": runs, "health": {"metrics_ports": {"trainer": 65515}}})
+    assert settings.heart("trainer", "c").metrics_port == 65535

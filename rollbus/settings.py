@@ -79,6 +79,7 @@ SHARED = (
     *("max_off_policy_steps", "max_share_per_source", "insecure"),
 )
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
+MOST_PORT = 65_535
 PORTS_BETWEEN_RUNS = 10
 """Between the ports of two runs' trainers: the kinds of processes of one run have neighbouring ones."""
 PASSWORDS = {"default": PASSWORD, "readonly": READONLY_PASSWORD}
@@ -139,7 +140,7 @@ class HealthSection(Section):
     interval_s: float = Field(default=5.0, gt=0)
     """Between two heartbeats; a process that misses three is dead for the others."""
     metrics_host: str = "127.0.0.1"
-    metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=65_535)]] = {}
+    metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=MOST_PORT)]] = {}
     """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
     The trainer of each further run has the port 10 above the one before. `worker: metrics_port:` is the worker's."""
     metrics_token: SecretStr | None = Field(default=None, min_length=1)
@@ -220,6 +221,16 @@ class Settings(Section):
             raise ValueError(
                 f"runs: {'; '.join(shared)}: a model has one trainer, and the batches of the other run would go stale; "
                 "give each run its own `model:`, or compare them with `rollbus replay shadow`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _require_ports_of_every_trainer(self) -> "Settings":
+        first = self.health.metrics_ports.get("trainer")
+        if first and (last := _further_port(first, len(self.runs) - 1)) > MOST_PORT:
+            raise ValueError(
+                f"health: metrics_ports: trainer: {first} gives the trainer of run {self.runs[-1].run_id} the port "
+                f"{last}, and {MOST_PORT} is the highest; take a lower one"
             )
         return self
 
@@ -402,7 +413,7 @@ class Settings(Section):
         is_worker, token = kind == "worker", self._metrics_token(kind)
         port = self.health.metrics_ports.get(kind)
         if port and run_id is not None:
-            port += PORTS_BETWEEN_RUNS * [run.run_id for run in self.runs].index(run_id)
+            port = _further_port(port, [run.run_id for run in self.runs].index(run_id))
         return Heart(
             self.kafka,
             self.namespace,
@@ -447,3 +458,8 @@ class Settings(Section):
             options=section,
             tinker=section.tinker,
         )
+
+
+def _further_port(first: int, runs_before: int) -> int:
+    """Return the port of a run's trainer."""
+    return first + PORTS_BETWEEN_RUNS * runs_before

@@ -262,9 +262,9 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
         message = "Input should have settings of its own, such as {name: value}"
     if detail["type"] == "extra_forbidden":
         message = f"is not a setting; {nearest(str(place[-1]), _fields_at(place[:-1], model))}"
-    elif detail["type"] == "tuple_type":
+    elif detail["type"] == "tuple_type" and not _is_secret(place, model):
         message = f"Input should be a list, such as [{detail['input']}]"
-    elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _secret(place):
+    elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _is_secret(place, model):
         message = f"{message} (got {detail['input']!r})"
     return f"{dotted(place)}: {message}" if place else message
 
@@ -310,8 +310,11 @@ def _kinds(annotation: Any, place: Place) -> Iterator[Any]:
         yield from _kinds(element_types[-1], place[1:])
 
 
-def _secret(place: Place) -> bool:
-    return any(word in str(part) for part in place for word in ("password", "token", "secret", "key"))
+def _is_secret(place: Place, model: type[BaseModel]) -> bool:
+    """Say whether a value must not be printed: by its name, or since the setting is a secret, or a list of them."""
+    if any(word in str(part) for part in place for word in ("password", "token", "secret", "key")):
+        return True
+    return any(kind is SecretStr for below in ((), (0,)) for kind in _kinds(model, (*place, *below)))
 
 
 def dotted(place: Place) -> str:

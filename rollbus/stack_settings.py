@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from rollbus.runtime.credentials import secrets_folder
 
@@ -15,6 +15,7 @@ STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
 
 MOST_PORTS = 65_536
 Port = Annotated[int, Field(gt=0, lt=MOST_PORTS)]
+_PORT: TypeAdapter[int] = TypeAdapter(Port)
 
 KAFKA_PORT = 9092
 FOLLOWING_PORTS = ("kafka_controller_port", "clickhouse_port", "art_port", "model_port")
@@ -47,9 +48,12 @@ class StackSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _follow_kafka_port(cls, values: Any) -> Any:
-        first = values.get("kafka_port", KAFKA_PORT) if isinstance(values, dict) else KAFKA_PORT
-        if first == KAFKA_PORT or not isinstance(first, int) or not 0 < first < MOST_PORTS:
+        try:
+            first = _PORT.validate_python(values.get("kafka_port", KAFKA_PORT) if isinstance(values, dict) else None)
+        except ValidationError:
             return values  # one that is no port is one mistake, and not five
+        if first == KAFKA_PORT:
+            return values
         return {**{name: first + place for place, name in enumerate(FOLLOWING_PORTS, start=1)}, **values}
 
     @model_validator(mode="after")

@@ -45,11 +45,13 @@ def read_tokens(folder: Path) -> dict[str, IssuedToken]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not text in UTF-8 ({error}); restore it from a copy") from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read ({error}); run as the user who ran `rollbus up`") from error
     try:
         tokens = [_token_of(json.loads(line)) for line in lines if line.strip()]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{path} holds no list of principals ({error!r}); restore it from a copy") from error
     return {token.principal.name: token for token in tokens}
 

@@ -97,7 +97,7 @@ class Signing(BaseModel):
         """Return the signer of a fetched record of a topic; None if it has no valid signature."""
         for name, value in getattr(record, "headers", ()):
             if name == SIGNATURE_HEADER:
-                return self._verified(value, topic, record)
+                return self._verified(value or b"", topic, record)  # Kafka lets the value of a header be null
         return OWNER if record.timestamp < self._since_ms else None
 
     @cached_property

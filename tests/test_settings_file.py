@@ -71,6 +71,14 @@ def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     assert "hunter2" not in str(good)
 
 
+@pytest.mark.parametrize("keys", ["owner: hunter2", "owner: [hunter2]", "owner: 77777", "sources: {checker: hunter2}"])
+def test_a_key_that_is_too_short_is_not_printed(tmp_path: Path, keys: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(Settings, write(tmp_path, f"signing: {{{keys}}}\n"), {})
+    assert "hunter2" not in str(refusal.value)
+    assert "77777" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("word", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
 def test_a_text_in_the_environment_is_taken_verbatim(tmp_path: Path, word: str) -> None:
     by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": word, "ROLLBUS_NAMESPACE": word})
@@ -182,5 +190,15 @@ def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:
     stack = Settings.model_validate({"stack": {"kafka_port": 21400, "model_port": 9999}}).stack
     ports = stack.kafka_controller_port, stack.clickhouse_port, stack.art_port, stack.model_port
     assert ports == (21401, 21402, 21403, 9999)
+    assert Settings.model_validate({"stack": {"kafka_port": "21400", "model_port": 9999}}).stack == stack
     usual = Settings.model_validate({"stack": {"kafka_port": 9092}}).stack
     assert usual == Settings().stack
+
+
+def test_a_trainer_without_a_port_of_its_own_is_a_mistake() -> None:
+    """Its process would end with an OverflowError of the socket."""
+    runs = [{"run_id": name, "model": name} for name in ("a", "b", "c")]
+    with pytest.raises(ValueError, match="gives the trainer of run c the port 65536, and 65535 is the highest"):
+        Settings.model_validate({"runs": runs, "health": {"metrics_ports": {"trainer": 65516}}})
+    settings = Settings.model_validate({"runs": runs, "health": {"metrics_ports": {"trainer": 65515}}})
+    assert settings.heart("trainer", "c").metrics_port == 65535

@@ -124,7 +124,7 @@ class AdapterBackend(JournaledBackend):
                 trained_ids=ids,
                 dropped={},
                 metrics={str(name): float(value) for name, value in metadata.items() if troubles.is_reward(value)},
-                checkpoint=str(metadata.get("checkpoint", "")),
+                checkpoint=str(metadata.get("checkpoint") or ""),
             )
         )
 

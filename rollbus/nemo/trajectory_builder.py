@@ -129,12 +129,14 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         worth = await self.compute_reward(item, meta)
         if worth is not None:
             troubles.require_type(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
-        return worth if troubles.is_reward(worth) else None
+        shaped = troubles.step_rewards(item)
+        is_whole = shaped is not None and troubles.is_reward(worth) and troubles.is_reward(worth + sum(shaped))
+        return worth if is_whole else None
 
     def _end(self, played: PlayedAttempt, worth: float | None, item: Any) -> None:
         """Report what an attempt was worth, step by step and as a whole, and end its episode."""
         name = self._run().plan.reward
-        shaped = [float(value) for value in getattr(item, "shaped_rewards", None) or ()]
+        shaped = troubles.step_rewards(item) or []
         for turn, value in zip(played.turns, shaped, strict=False):
             played.episode.reward(value, name=f"{name}.{STEP_REWARD}", turn=turn, source="evaluator")
         if worth is not None:

@@ -115,6 +115,15 @@ def is_reward(value: object) -> TypeGuard[float]:
         return False
 
 
+def step_rewards(item: Any) -> list[float] | None:
+    """Return the rewards of an evaluated example's steps; None where they are no numbers."""
+    try:
+        values = list(getattr(item, "shaped_rewards", None) or ())
+    except TypeError:
+        return None
+    return [float(value) for value in values] if all(map(is_reward, values)) else None
+
+
 def worth_of(item: Any) -> float | None:
     """Return an evaluated example's score with the rewards of its steps; None without a score, which is not 0."""
     try:

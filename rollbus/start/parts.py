@@ -95,6 +95,12 @@ def _find_topics(mistakes: Sequence[str] | None) -> Part:
     return Part(TOPICS, False, mistakes[0] + more)
 
 
+def is_beating(settings: Settings, part: Part, processes: Sequence[ProcessHealth]) -> bool:
+    """Say whether a process of a part beats; of a trainer, that of the part's own run."""
+    parts = find_processes(settings, processes)
+    return any(other.is_there for other in parts if (other.name, other.run) == (part.name, part.run))
+
+
 def find_processes(settings: Settings, processes: Sequence[ProcessHealth]) -> Iterator[Part]:
     """Yield worker, sink, and the trainer of each run: there is one that beats, or it is missing."""
     alive = [process for process in processes if process.is_alive]

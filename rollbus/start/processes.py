@@ -1,6 +1,7 @@
 """Missing parts → running processes of this machine, which `rollbus down` ends; their logs are in the data folder."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from rollbus.local.process.service import Service
 from rollbus.local.process.state import read, remove
 from rollbus.schemas.errors import UnavailableError
 from rollbus.settings import Settings
-from rollbus.start.parts import SINK, TOPICS, TRAINER, WORKER, Part
+from rollbus.start.parts import SINK, TOPICS, TRAINER, WORKER, Part, is_beating
 
 
 def start_parts(settings: Settings, file: Path | None, missing: Sequence[Part]) -> None:
@@ -30,7 +31,7 @@ def start_parts(settings: Settings, file: Path | None, missing: Sequence[Part]) 
         with show_progress("looking for Kafka's jars") as progress:
             find_jars(report=progress.begin)
     _up(settings, [service for service in services[:2] if service.name in names])
-    settings = settings.with_credentials({})
+    settings = settings.with_credentials(os.environ)  # Kafka's start has made those that were missing
     if TOPICS in names:
         with show_progress("creating the topics"):
             asyncio.run(create_topics(settings))
@@ -72,17 +73,17 @@ def _process_rows(settings: Settings, file: Path | None, parts: Sequence[Part]) 
                 command=partial(_command, file, part.name, "run", *options),
                 is_healthy=partial(has_tables, settings.clickhouse)
                 if part.name == SINK
-                else partial(_beats, settings, part.name),
+                else partial(_beats, settings, part),
             )
 
 
-def _beats(settings: Settings, kind: str) -> bool:
-    """Whether a process of a kind writes heartbeats; the last one of a process that was killed is none."""
+def _beats(settings: Settings, part: Part) -> bool:
+    """Whether a process of a part writes heartbeats; the last one of a process that was killed is none."""
     try:
         picture = asyncio.run(read_health(settings.kafka, settings.namespace, settings.health.alarms))
     except UnavailableError:
         return False
-    return any(process.kind == kind and process.is_alive and not is_gone(process) for process in picture.processes)
+    return is_beating(settings, part, [process for process in picture.processes if not is_gone(process)])
 
 
 def _command(file: Path | None, *words: str) -> list[str]:

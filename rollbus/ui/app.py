@@ -215,7 +215,10 @@ def _describe(judge: PageJudge | None) -> dict[str, Any]:
 
 
 def _read_object(body: bytes) -> dict[str, Any]:
-    values = json.loads(body)
+    try:
+        values = json.loads(body)
+    except RecursionError:
+        raise ConfigurationError("send an object in JSON that is nested less deep") from None
     if not isinstance(values, dict):
         raise ConfigurationError("send an object in JSON")
     return values

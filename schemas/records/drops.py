@@ -19,7 +19,8 @@ ATTEMPT_HEADER = "rollbus-attempt"
 ORIGIN_HEADER = "rollbus-origin"
 """`topic:partition:offset` of the original record."""
 
-Headers = Iterable[tuple[str, bytes]]
+Headers = Iterable[tuple[str, bytes | None]]
+"""Kafka lets the value of a header be null."""
 
 
 class DropReason(StrEnum):
@@ -165,11 +166,12 @@ class ProducerReport:
 def attempt_of(headers: Headers) -> int:
     """Return the number of a record's attempt; 1 if the header is missing or cannot be read."""
     for name, value in headers:
-        if name == ATTEMPT_HEADER and value.isdigit() and len(value) < 10:
+        if name == ATTEMPT_HEADER and value is not None and value.isdigit() and len(value) < 10:
             return int(value)
     return 1
 
 
 def origin_of(headers: Headers) -> str | None:
     """Return the place of the original of a copy; None for a record that is not a copy."""
-    return next((value.decode(errors="replace") for name, value in headers if name == ORIGIN_HEADER), None)
+    origins = (value for name, value in headers if name == ORIGIN_HEADER and value is not None)
+    return next((value.decode(errors="replace") for value in origins), None)

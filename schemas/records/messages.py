@@ -30,7 +30,7 @@ def _without_spacing(tool_calls: str) -> str:
             call["function"]["arguments"] = canonical_json(json.loads(call["function"]["arguments"]))
         text = canonical_json(calls)
         text.encode()  # half a character that the model wrote as an escape is no UTF-8, so it stays one
-    except (ValueError, TypeError, KeyError):  # not in OpenAI's form, or arguments that are not JSON
+    except (ValueError, TypeError, KeyError, RecursionError):  # not in OpenAI's form, no JSON, or nested too deep
         return tool_calls
     return text
 

@@ -98,7 +98,8 @@ class StagePartition:
         self._max_bytes, self._signer_of = max_record_bytes, signer_of
         self._restored = 0
         self._asking = False
-        self._takes_early = stage.input.is_open or bool(getattr(stage, "takes_early", False))
+        self._in_rounds = not stage.input.is_open  # what producers write counts where it lies, whatever its headers say
+        self._takes_early = bool(getattr(stage, "takes_early", False))
         self._early = EarlyRecords()
         self._round = NO_TICK
         """Number of the last tick that the stage has taken."""
@@ -168,7 +169,7 @@ class StagePartition:
         for number, raw in enumerate(records):
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-            round_number = self._early.round_behind(raw)
+            round_number = self._early.round_behind(raw) if self._in_rounds else None
             if round_number is not None and round_number > now and not self._takes_early:
                 self._early.keep(raw, round_number)
                 result.quiet = False

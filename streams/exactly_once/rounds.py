@@ -21,14 +21,21 @@ EARLY_KEY = b"\x1fearly"
 _KEY = struct.Struct(">q")
 _ROW = struct.Struct(">Bqqi")
 _VERSION, _NO_KEY = 1, -1
+_MOST_DIGITS = 18
+"""Of a number below 2⁶³, as a row holds it."""
 IN_ROUNDS = frozenset(topic.name for topic in STAGE_INPUTS.values() if not topic.is_open)
 """Topics whose records name their round; the rounds of what producers write are where it lies."""
 
 
 def round_of(raw: RawRecord) -> int | None:
     """Return the round that a record names; None for one from outside, which belongs where it lies."""
-    headers: Sequence[tuple[str, bytes]] = getattr(raw, "headers", ())
-    return next((int(value) for name, value in headers if name == HEADER and value.isdigit()), None)
+    headers: Sequence[tuple[str, bytes | None]] = getattr(raw, "headers", ())
+    return next((int(value) for name, value in headers if name == HEADER and _is_number(value)), None)
+
+
+def _is_number(value: bytes | None) -> bool:
+    """Say whether the value of a header, which may be null, is a number that fits into a row."""
+    return value is not None and value.isdigit() and len(value) <= _MOST_DIGITS
 
 
 def follows_early(raw: RawRecord) -> bool:

@@ -21,7 +21,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.control import OPERATOR
-from rollbus.schemas.records.drops import ATTEMPT_HEADER, attempt_of, kept_bytes
+from rollbus.schemas.records.drops import ATTEMPT_HEADER, ORIGIN_HEADER, attempt_of, kept_bytes, origin_of
 from tests.builders import make_config, make_excluded, make_letter, make_tick, make_tool
 
 CUT = kept_bytes(b"k", encode(make_tool())[:12])
@@ -87,10 +87,15 @@ def test_any_header_gives_the_number_of_an_attempt(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "attempt"), [([], 1), ([(ATTEMPT_HEADER, b"3")], 3), ([(ATTEMPT_HEADER, b"x")], 1)]
+    ("headers", "attempt"),
+    [([], 1), ([(ATTEMPT_HEADER, b"3")], 3), ([(ATTEMPT_HEADER, b"x")], 1), ([(ATTEMPT_HEADER, None)], 1)],
 )
-def test_the_number_of_an_attempt_is_in_a_header(headers: list[tuple[str, bytes]], attempt: int) -> None:
+def test_the_number_of_an_attempt_is_in_a_header(headers: list[tuple[str, bytes | None]], attempt: int) -> None:
     assert attempt_of(headers) == attempt
+
+
+def test_a_header_without_a_value_names_no_origin() -> None:
+    assert origin_of([(ORIGIN_HEADER, None)]) is None
 
 
 def test_a_record_that_needs_the_owners_signature_is_not_written_again() -> None:

@@ -15,6 +15,7 @@ from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.processes import Beat
 from rollbus.settings import Settings
 from rollbus.start import processes
+from rollbus.start.parts import Part
 from tests.health.test_picture import NOW_MS, draw, make_beat
 
 
@@ -59,7 +60,7 @@ def test_a_killed_process_is_not_taken_for_the_one_that_starts_in_its_place(monk
     for beats, is_ready in (([gone_pid()], False), ([gone_pid(), os.getpid()], True)):
         picture = read(*(replace(beat_of("worker", pid), taken_ms=NOW_MS) for pid in beats))
         monkeypatch.setattr(processes, "read_health", lambda *_, picture=picture: picture)
-        assert processes._beats(Settings(), "worker") is is_ready
+        assert processes._beats(Settings(), Part("worker", False, "")) is is_ready
 
 
 async def test_a_process_of_another_container_lives_by_its_next_beat() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.drops import ATTEMPT_HEADER
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
-from rollbus.schemas.signing import OWNER, Signing
+from rollbus.schemas.signing import OWNER, SIGNATURE_HEADER, Signing
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 from rollbus.streams.operate.forget import RootedEpisode, exclusions
 from rollbus.streams.stages.alias import AliasStage
@@ -95,6 +96,16 @@ async def test_unsigned_records_count_if_the_broker_dates_them_before_the_key() 
     assert door.refusals == ["UntrustedRecordError"]
     await door.write(make_tick(1), forgeries(EPISODE_EVENTS, make_tick(1))["another key"], timestamp=moment - 1)
     assert door.refusals == ["UntrustedRecordError"] * 2
+
+
+@pytest.mark.parametrize("name", [SIGNATURE_HEADER, ATTEMPT_HEADER, "round"])
+async def test_a_header_without_a_value_ends_no_stage(name: str) -> None:
+    """Kafka takes such headers from any client; the unsigned tick becomes a dead letter, and the episode goes on."""
+    door = Door(AssemblyStage(AssemblyConfig()))
+    await door.write(make_tick(0), headers=[(name, None)])
+    for event in make_episode("e1"):
+        await door.write(event, headers=[(name, None)])
+    assert [letter.error_class for letter in door.letters] == ["UntrustedRecordError"]
 
 
 def test_keys_are_long_enough_and_are_not_printed() -> None:

@@ -113,6 +113,10 @@ class ClientAdapter(guide_components.MyTrainerAdapter):
         super().__init__(adapter_config)
         self.is_open = True
 
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        completed = await super().status(ref)
+        return completed.model_copy(update={"metadata": {"checkpoint": None, "loss": 0.5}})
+
 
 class ClosingConfig(TrainerConfig, name="closing_trainer"):
     pass
@@ -149,6 +153,7 @@ async def test_a_trainer_reaches_the_attributes_of_its_own_adapter(tmp_path: Pat
         statuses = await components.trainer.run(1)
         assert not await untrained_epochs(components), "a job that no trainer waits for is waited for"
         assert len(components.run.log.view.completed) == 1
+        assert set(components.run.log.view.checkpoints.values()) == {""}
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED]
     assert isinstance(components.adapter, ClientAdapter)
     assert components.adapter.is_open is (trainer != "closing_trainer")

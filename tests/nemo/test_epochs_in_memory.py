@@ -223,6 +223,22 @@ async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -
     assert report.turn_event_id is not None
 
 
+class UncheckedItem(EvalOutputItem):
+    shaped_rewards: Any
+
+
+@pytest.mark.parametrize("shaped", [[None], 0.5, [float("nan")]])
+async def test_steps_without_numbers_drop_their_attempt_alone(tmp_path: Path, shaped: Any) -> None:
+    def shape_one(item: EvalInputItem) -> EvalOutputItem:
+        good = float(int(item.output_obj) % 2 == 0)
+        return UncheckedItem(id=item.id, score=good, reasoning="", shaped_rewards=shaped if item.id == "e0" else [0.25])
+
+    async with new_run(tmp_path, document(tmp_path, score=shape_one)) as components:
+        (status,) = await run_epochs(components, 1)
+    assert status.status.value == "completed"
+    assert rows_of(tmp_path)[0]["num_trajectories"] == 4
+
+
 async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path) -> None:
     async with new_run(tmp_path, document(tmp_path, examples=1)) as components:
         await components.builder.start_run(RUN)

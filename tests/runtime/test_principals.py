@@ -53,9 +53,13 @@ def test_a_folder_without_a_key_knows_no_principal(tmp_path: Path) -> None:
     assert PrincipalBook(tmp_path)("rb.agent-7.r.1.x") is None
 
 
-def test_a_list_that_is_torn_is_named(tmp_path: Path) -> None:
-    (tmp_path / "principals").write_text("{")
-    with pytest.raises(ConfigurationError, match="holds no list of principals"):
+LINE = b'{"name": "a", "may": ["record"], "generation": 1, "made_at": "2026-01-01T00:00:00+00:00", "ended_at": %s}'
+
+
+@pytest.mark.parametrize("text", [b"{", LINE % b"null", LINE % b"[]", b"\xff\xfe"])
+def test_a_list_that_is_torn_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "principals").write_bytes(text)
+    with pytest.raises(ConfigurationError, match=r"holds no list of principals|is not text in UTF-8"):
         read_tokens(tmp_path)
 
 

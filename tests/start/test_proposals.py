@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from rollbus.cli.commands.local.start import _offer
@@ -10,9 +11,11 @@ from rollbus.cli.root import SettingsFile
 from rollbus.health.funnel.funnel import Funnel, draw_funnel
 from rollbus.health.funnel.numbers import EpisodeCount, FunnelNumbers, FunnelSettings, RewardCount, RunCount
 from rollbus.local.stack import ServiceStatus
+from rollbus.runtime.credentials import FOLDER_VARIABLE, PASSWORD, make_secrets, read_secret
 from rollbus.schemas.records.config import FilterConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.settings import Settings
-from rollbus.start.parts import Part, find_parts
+from rollbus.start import processes
+from rollbus.start.parts import Part, find_parts, is_beating
 from rollbus.start.proposals import Proposal, find_proposals, write_proposals
 from tests.health.test_picture import draw, make_beat
 
@@ -51,6 +54,25 @@ def test_a_run_whose_filter_matches_nothing_is_offered_the_tasks_seen() -> None:
 def parts_of(settings: Settings, *services: ServiceStatus, **changed_answers: Any) -> list[Part]:
     answers: dict[str, Any] = {"answering": (), "topic_mistakes": None, "processes": None}
     return list(find_parts(settings, services, **answers | changed_answers))
+
+
+def test_the_trainer_of_another_run_is_not_the_one_that_starts() -> None:
+    settings = Settings.model_validate({"runs": [{"run_id": name, "model": name} for name in ("a", "b")]})
+    beating = draw(make_beat("trainer", holds=("run a of a",)), make_beat("worker", started_s=9.0)).processes
+    parts = [Part("worker", False, ""), *(Part("trainer", False, "", run=name) for name in ("a", "b"))]
+    assert [is_beating(settings, part, beating) for part in parts] == [True, True, False]
+
+
+def test_the_start_reads_its_credentials_where_it_made_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "elsewhere"))
+    make_secrets(tmp_path / "elsewhere", (PASSWORD,))
+    started: list[Any] = []
+    monkeypatch.setattr(processes.stack, "require_startable", lambda *_: None)
+    monkeypatch.setattr(processes.stack, "up", lambda _, services: started.extend(services))
+    settings = Settings.model_validate({"stack": {"data_dir": tmp_path / "data"}})
+    processes.start_parts(settings, None, [Part("sink", False, "")])
+    (clickhouse,) = started[0].is_healthy.args
+    assert clickhouse.password.get_secret_value() == read_secret(tmp_path / "elsewhere", PASSWORD)
 
 
 def test_a_new_project_lacks_every_part_in_the_order_in_which_they_start() -> None:

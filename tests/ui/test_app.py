@@ -212,6 +212,8 @@ def test_a_form_of_another_kind_is_not_read() -> None:
     page.post("/api/session", json={}, headers=OWNER)
     assert page.post("/api/verdicts", data={"episode_id": "e1"}, headers=PAGE).status_code == 415
     assert page.post("/api/verdicts", json=[1], headers=PAGE).status_code == 400
+    nested = page.post("/api/verdicts", content=b"[" * 8_000, headers=PAGE | {"content-type": "application/json"})
+    assert (nested.status_code, "nested less deep" in nested.json()["error"]) == (400, True)
     assert page.post("/api/verdicts", json={"comment": "x" * 20_000}, headers=PAGE).status_code == 413
 
 

@@ -1,5 +1,7 @@
 """What a turn sends is what no earlier turn carried, and the prefix hash proves it."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,3 +30,12 @@ def test_the_histories_kept_are_bounded() -> None:
     for number in range(3 * MAX_HISTORIES):
         log.send([Message(role="user", content=str(number))], Message(role="assistant"))
     assert len(log._histories) == MAX_HISTORIES
+
+
+def test_tool_calls_that_are_nested_without_end_are_hashed_as_they_are() -> None:
+    arguments = "[" * 100_000 + "]" * 100_000
+    tool_calls = json.dumps([{"function": {"name": "f", "arguments": arguments}}])
+    log, question = PromptLog(), Message(role="user", content="?")
+    calls = Message(role="assistant", tool_calls=tool_calls)
+    log.send([question], calls)
+    assert log.send([question, calls, Message(role="tool", content="!")], calls).prefix_count == 2

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,14 +91,20 @@ def test_a_producer_that_names_a_round_holds_back_nothing() -> None:
         PureAsEffects(AssemblyStage(AssemblyConfig())), Partition("episode-events", 0), app_version=""
     )
     events = [raw(number, event, 10**9) for number, event in enumerate(make_episode("e1"), start=1)]
-    assert topics(take_records(work, raw(0, make_tick(0)), *events)) == [TRAJECTORIES.name]
+    processed = take_records(work, raw(0, make_tick(0)), *events)
+    assert topics(processed) == [TRAJECTORIES.name]
+    assert [output.round for output in processed.outputs] == [0], "later stages would keep it until that round"
 
 
 def test_only_what_stages_write_for_stages_names_its_round() -> None:
     assert header_of(RUN_LOG, 7) == (("round", b"7"),)
     assert header_of(EPISODE_EVENTS, 7) == ()
     assert header_of(RUN_LOG, -1) == ()
-    assert round_of(Raw(0, None, b"", headers=(("round", b"no number"),))) is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"no number", b"-1", b"9" * 30, b"9" * 5_000])
+def test_a_header_that_holds_no_number_names_no_round(value: bytes | None) -> None:
+    assert round_of(Raw(0, None, b"", headers=(("round", value),))) is None
 
 
 Early = tuple[int, bytes | None, bytes | None]

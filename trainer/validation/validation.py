@@ -5,7 +5,6 @@ with its own seed. So every version plays the same tasks, and any evaluation can
 """
 
 import copy
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.ids import content_hash
+from rollbus.schemas.ids import content_hash, parse_json
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.validation.agents import EvaluationTask
@@ -87,6 +86,8 @@ def read_examples(path: Path) -> tuple[Mapping[str, Any], ...]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"validation dataset {path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"validation dataset {path} is not UTF-8: {error}; save it as UTF-8") from error
     if path.suffix == ".json":
         rows = enumerate(_parse_json(path, 1, text, list), start=1)
     else:
@@ -98,15 +99,24 @@ def read_examples(path: Path) -> tuple[Mapping[str, Any], ...]:
             raise ConfigurationError(
                 f"validation dataset {path}, row {number}: an example is an object, got {row!r:.60}"
             )
+        _require_hashable(path, number, row)
         examples.append(row)
     if not examples:
         raise ConfigurationError(f"validation dataset {path} has no example")
     return tuple(examples)
 
 
+def _require_hashable(path: Path, number: int, row: dict[str, Any]) -> None:
+    """Raise ConfigurationError for NaN, infinity or half a character: neither is JSON, and the set needs a hash."""
+    try:
+        content_hash(row)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"validation dataset {path}, row {number}: its value is not JSON ({error})") from error
+
+
 def _parse_json(path: Path, number: int, text: str, kind: type) -> Any:
     try:
-        examples = json.loads(text)
+        examples = parse_json(text)
     except ValueError as error:
         raise ConfigurationError(f"validation dataset {path}, line {number}: not JSON ({error})") from error
     if not isinstance(examples, kind):

@@ -67,6 +67,13 @@ _LARGEST = sys.float_info.max
 _FINITE = frozenset({"loss", "grad_norm"})
 """Metrics that are watched without a limit, too: a loss or a gradient that is not finite makes every weight NaN."""
 
+_OTHER_NAMES = {
+    "loss": ("loss/train",),
+    "grad_norm": ("loss/grad_norm",),
+    "entropy": ("loss/entropy", "service_entropy"),
+}
+"""What ART's own engine calls a metric, and how a service's figure is recorded."""
+
 _REMEDIES = {
     "loss": "the update computes no number: look at the advantages and log-probs of these steps, and roll back",
     "mismatch_kl": "trainer and sampler disagree: look at lags, temperature and log-prob mode, or lower learning_rate",
@@ -86,13 +93,19 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> 
         limit: float | None = getattr(limits, metric, None)
         if limit is None and metric in _FINITE:
             limit = _LARGEST
-        values = [value for _, metrics in recent if (value := metrics.get(metric)) is not None]
+        values = [value for _, metrics in recent if (value := _find_value(metrics, metric)) is not None]
         if limit is None or len(values) < len(recent):
             continue
         median_value = median(_as_ordered(metric, value) for value in values)
         if median_value < limit if metric in _LEAST else median_value > limit:
             return Divergence(metric, median_value, limit, recent[0][0], recent[-1][0])
     return None
+
+
+def _find_value(metrics: Metrics, metric: str) -> float | None:
+    """Return a metric's value, by its own name or else by one that a backend has for it."""
+    names = (metric, *_OTHER_NAMES.get(metric, ()))
+    return next((metrics[name] for name in names if name in metrics), None)
 
 
 def _as_ordered(metric: str, value: float) -> float:

@@ -500,8 +500,11 @@ class BytesTokenizer:
         return bytes(token_ids).decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(("text", "stop", "answer"), [("ok结束", "结束", "ok"), ("ok结果", "结束", "ok结果")])
-def test_streaming_holds_back_a_stop_string_of_multi_token_characters(text: str, stop: str, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "stop", "answer"),
+    [("ok结束", "结束", "ok"), ("ok结果", "结束", "ok结果"), ("Human:", "Human:", ""), ("ok Human:", "Human:", "ok ")],
+)
+def test_streaming_holds_back_a_stop_string_of_several_tokens(text: str, stop: str, answer: str) -> None:
     request = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
     stream = _ChoiceStream(request, BytesTokenizer(), "answer", 0)
     token_ids = tuple(text.encode())

@@ -11,9 +11,11 @@ import pytest
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.art_server.hosted.model import HostedModel
+from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
+from rollbus.trainer.backends.tinker.service import SampledTokens
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from tests.contracts.backend import MODEL, BackendContract, make_request, submit_and_wait
 
@@ -104,6 +106,16 @@ async def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
     assert cut["token_ids"] == whole["token_ids"][: len(cut["token_ids"])]
     assert text not in cut["message"]["content"]
     assert len(cut["logprobs"]["content"]) == len(cut["token_ids"]) <= 5
+
+
+async def test_a_stop_string_is_found_after_an_end_that_is_ignored(backend: HostedModel, tokenizer: Any) -> None:
+    token_ids = (tokenizer.eos_token_id, *tokenizer.encode("ABC", add_special_tokens=False))
+    sampled = SampledTokens(token_ids, (-1.0,) * len(token_ids), stopped=False)
+    parameters = SamplingParameters(max_tokens=8, stop=("B",), ignore_eos=True)
+    sampler = backend._sampler
+    assert sampler is not None
+    answer = sampler._cut(sampled, parameters, 0, ())
+    assert (answer.text, answer.finish_reason, len(answer.token_ids)) == ("A", "stop", 3)
 
 
 async def test_a_stream_gives_what_the_whole_answer_gives(ask: Callable[..., Any]) -> None:

@@ -282,6 +282,24 @@ def test_an_adapter_of_another_kind_is_refused_by_name(
     assert left_in(cache) == []
 
 
+def test_a_damaged_adapter_is_refused_by_name(folder: Path, cache: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "tuned")
+    weights = adapter / "adapter_model.safetensors"
+    whole, matrices = weights.read_bytes(), load_file(weights)
+    weights.write_bytes(whole[:-100])
+    with pytest.raises(ConfigurationError, match=r"adapter_model\.safetensors .* cannot be read"):
+        import_model(adapter, cache, onto=folder)
+    for lost, named in (("up_proj.lora_B", "up_proj.lora_B"), ("up_proj.lora_A", "up_proj.lora_A")):
+        save_file({name: matrix for name, matrix in matrices.items() if lost not in name}, weights)
+        with pytest.raises(ConfigurationError, match=f"lacks 'base_model.*{named}.weight'"):
+            import_model(adapter, cache, onto=folder)
+    narrow = {name: matrix[:, :1].clone() if "lora_B" in name else matrix for name, matrix in matrices.items()}
+    save_file(narrow, weights)
+    with pytest.raises(ConfigurationError, match="ranks differ"):
+        import_model(adapter, cache, onto=folder)
+    assert left_in(cache) == []
+
+
 def test_an_adapter_alone_is_refused_with_the_command_that_merges_it(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"is a PEFT adapter, not a model; .* --onto BASE`"):
         import_model(write_adapter(tmp_path / "tuned"), cache)

@@ -21,6 +21,13 @@ def test_the_defaults_are_arts() -> None:
     assert (config.loss, config.epsilon, config.epsilon_high, config.dual_clip) == ("ppo", 0.2, 0.2, None)
 
 
+def test_a_bound_of_0_is_no_default() -> None:
+    config = settings(epsilon=0.0, epsilon_high=0.0)
+    assert (config.ratio_min, config.ratio_max) == (1.0, 1.0)
+    config = settings(ppo=True, epsilon=0.1, epsilon_high=0.0)
+    assert (config.epsilon, config.epsilon_high) == (0.1, 0.0)
+
+
 def test_a_client_can_choose_its_advantages_but_not_the_packing() -> None:
     assert read_client_config({}, {})[1] == ArtAdvantages(scale_rewards=True, balance=0.0)
     chosen = read_client_config({}, {"scale_rewards": False, "advantage_balance": 0.3, "packed_sequence_length": 64})[1]

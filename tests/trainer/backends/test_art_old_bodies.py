@@ -83,6 +83,7 @@ def test_additional_histories_are_token_sequences_of_the_same_trajectory() -> No
     ("body", "message"),
     [
         (trajectory(choice(7), reward=float("nan")), "0-0 has the reward nan"),
+        (trajectory(choice(7), reward=10**400), "0-0 .*too large"),
         (trajectory(choice(7, logprobs={"content": [{"token": "a", "logprob": -1.0}]})), "token 'a' as text"),
         (trajectory(choice(7, logprobs={"content": [{"token": "token_id:x", "logprob": -1.0}]})), "0-0 .*'x'"),
         (trajectory(choice(7, logprobs={"content": [{"token": "token_id:7"}]})), "0-0 .*logprob"),
@@ -93,8 +94,8 @@ def test_additional_histories_are_token_sequences_of_the_same_trajectory() -> No
         ({"messages_and_choices": [choice(7)]}, "0-0 .*reward"),
     ],
     ids=[
-        *("reward", "text token", "no id", "no log-prob", "beyond int32", "negative id", "infinite log-prob"),
-        *("positive log-prob", "no reward"),
+        *("reward", "huge reward", "text token", "no id", "no log-prob", "beyond int32", "negative id"),
+        *("infinite log-prob", "positive log-prob", "no reward"),
     ],
 )
 def test_an_untrainable_part_is_refused_with_its_place(body: dict[str, Any], message: str) -> None:

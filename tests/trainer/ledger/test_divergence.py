@@ -70,6 +70,23 @@ def test_a_metric_that_stays_non_finite_raises_an_alarm_without_a_limit(metric: 
 
 
 @pytest.mark.parametrize(
+    ("metric", "name", "value"),
+    [
+        ("loss", "loss/train", math.nan),
+        ("grad_norm", "loss/grad_norm", math.inf),
+        ("entropy", "loss/entropy", 0.01),
+        ("entropy", "service_entropy", 0.01),
+    ],
+)
+def test_an_alarm_sees_what_a_backend_reports_by_its_own_name(metric: str, name: str, value: float) -> None:
+    limits = LIMITS.model_copy(update={"entropy": 0.1})
+    alarm = find_alarm([(step, {name: value}) for step in (1, 2, 3)], limits)
+    assert alarm is not None
+    assert alarm.metric == metric
+    assert find_alarm([(step, {name: value, metric: 1.0}) for step in (1, 2, 3)], limits) is None
+
+
+@pytest.mark.parametrize(
     "odd",
     [{"mismatch_kl": 50.0}, {"mismatch_kl": math.nan}, {"mismatch_kl": math.inf}, {"effective_sample_size": math.nan}],
 )

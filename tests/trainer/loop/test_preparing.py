@@ -1,6 +1,7 @@
 """The batch that is sent ahead while the backend works: what is begun is what was meant, and no step depends on it."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from rollbus.trainer.art_server.endpoint.http_server import listen, quiet_server
 from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
+from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
 from tests.builders import make_score
 from tests.contracts.backend import make_request
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once
@@ -222,6 +223,14 @@ async def test_a_refusal_says_why_and_not_that_nothing_was_prepared(client: ArtC
     await client.prepare(request)
     with pytest.raises(RejectedError, match="moved on to 0"):
         await client.submit(request)
+
+
+async def test_a_figure_that_is_not_finite_arrives_as_it_is(server: Server) -> None:
+    """A service may report one; the alarm about divergence looks for it."""
+    metrics = {"grad_norm": math.nan, "loss": -math.inf}
+    server.backend.record_result(TrainResult("batch", 0, 1, "completed", ("a",), {}, metrics, "memory/0001"))
+    async with server.client() as client:
+        assert (await client.wait("batch")).metrics == pytest.approx(metrics, nan_ok=True)
 
 
 async def test_a_client_that_hangs_up_while_sending_logs_no_server_failure(

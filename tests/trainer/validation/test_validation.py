@@ -130,12 +130,26 @@ def test_only_a_newline_ends_a_line_of_json(tmp_path: Path) -> None:
         ("set.json", '[{"id": "a"}, 7]', "row 2: an example is an object"),
         ("set.json", '{"id": "a"}', "expected a list"),
         ("set.jsonl", "\n", "has no example"),
+        ("set.jsonl", '{"id": "a"}\n{"id": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2: not JSON"),
+        ("set.jsonl", '{"id": "a"}\n\n{"score": NaN}', "row 3: .* not JSON"),
+        ("set.json", '[{"score": 1e999}]', "row 1: .* not JSON"),
+        ("set.jsonl", '{"id": "\\ud800"}', "row 1: .* surrogates not allowed"),
+    ],
+    ids=[
+        *("torn", "array", "number", "object", "empty", "nested", "NaN", "infinity", "half a character"),
     ],
 )
 def test_a_broken_dataset_is_named_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
+        read_examples(path)
+
+
+def test_a_dataset_that_is_not_utf_8_is_a_configuration_error(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_bytes('{"question": "Wie heißt du?"}\n'.encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=r"set\.jsonl is not UTF-8"):
         read_examples(path)
 
 

@@ -6,9 +6,11 @@ The formula is LoRA's (Hu et al. 2021), with PEFT's scale: alpha / rank, or alph
 
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -36,12 +38,15 @@ def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
         deltas = load_file(adapter / ADAPTER)
     except OSError as error:
         raise ConfigurationError(f"{adapter} has no {ADAPTER}; save the adapter with save_pretrained") from error
+    except SafetensorError as error:
+        raise ConfigurationError(f"{ADAPTER} in {adapter} cannot be read ({error}); copy it again") from error
     unmerged = {name for name in deltas if not name.endswith((DOWN, UP))}
     if unmerged:
         raise ConfigurationError(f"the adapter in {adapter} holds {min(unmerged)!r}, which is not a matrix of LoRA's")
+    _require_pairs(adapter, deltas)
     left = {name.removeprefix(PREFIX).removesuffix(DOWN): name for name in deltas if name.endswith(DOWN)}
     for file in weight_files(base):
-        weights = load_file(base / file)
+        weights = _load_base(base / file)
         for name in [name for name in weights if name.removesuffix(".weight") in left]:
             down_name = left.pop(name.removesuffix(".weight"))
             down, up = deltas[down_name], deltas[down_name.removesuffix(DOWN) + UP]
@@ -52,6 +57,29 @@ def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
     for path in base.iterdir():
         if path.is_file() and not (target / path.name).exists():
             shutil.copyfile(path, target / path.name)
+
+
+def _require_pairs(adapter: Path, deltas: Mapping[str, Tensor]) -> None:
+    """Raise ConfigurationError unless each matrix has its counterpart, of the same rank."""
+    for name, matrix in sorted(deltas.items()):
+        is_down = name.endswith(DOWN)
+        other_name = name.removesuffix(DOWN) + UP if is_down else name.removesuffix(UP) + DOWN
+        other = deltas.get(other_name)
+        if other is None:
+            raise ConfigurationError(f"the adapter in {adapter} lacks {other_name!r}; save or copy it again")
+        down, up = (matrix, other) if is_down else (other, matrix)
+        if down.dim() != 2 or up.dim() != 2 or down.shape[0] != up.shape[1]:
+            raise ConfigurationError(
+                f"the ranks differ in {adapter}: {name!r} is {tuple(matrix.shape)}, and {other_name!r} is "
+                f"{tuple(other.shape)}; save or copy the adapter again"
+            )
+
+
+def _load_base(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigurationError(f"{path} cannot be read ({error}); copy or download it again") from error
 
 
 def _add(weight: Tensor, scale: float, up: Tensor, down: Tensor, name: str, base: Path) -> Tensor:

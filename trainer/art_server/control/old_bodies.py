@@ -58,7 +58,7 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> TrainCall:
             name = f"{group}-{member}"
             try:
                 trajectories.append(_trajectory(name, str(group), trajectory, prompts))
-            except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
+            except (LookupError, TypeError, ValueError, OverflowError, AttributeError, RecordError) as error:
                 raise RejectedError(
                     f"trajectory {name} (group-member) cannot be read: {describe_error(error)}"
                 ) from error

@@ -51,8 +51,9 @@ def read_client_config(config: Mapping[str, Any], dev_config: Mapping[str, Any])
     if unusable:
         raise RejectedError(f"{', '.join(unusable)} would spoil every weight; give finite numbers of at least 0")
     ppo = bool(dev_config.get("ppo", False))
-    low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
-    high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
+    low, high = dev_config.get("epsilon"), dev_config.get("epsilon_high")  # 0 is a bound, too
+    low = (0.2 if ppo else 1.0) if low is None else low
+    high = (low if ppo else 4.0) if high is None else high
     settings = TrainConfig.model_construct(  # its bounds are ours, not ART's
         learning_rate=client.learning_rate,
         loss="ppo" if ppo else "cispo",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -319,6 +320,8 @@ def _parse_wait(given: str) -> float:
 
 
 def _respond(content: Any, status: int = 200) -> Response:
-    from starlette.responses import JSONResponse
+    """Answer with JSON as this project's client reads it: a figure that a service reports may not be finite."""
+    from starlette.responses import Response
 
-    return JSONResponse(content, status_code=status)
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return Response(body, status_code=status, media_type="application/json")

@@ -103,7 +103,7 @@ class _ChoiceStream:
     def _settled(self) -> str:
         """Text that no further token can take back."""
         text = self._text.text.rstrip(REPLACEMENT)  # half a character does not count as held back
-        ready = text[: len(text) - self._held_back] if self._held_back else text
+        ready = text[: max(len(text) - self._held_back, 0)]
         if ready.endswith(REPLACEMENT) or any(stop in text for stop in self._request.stop):
             return ""
         delta = ready[len(self._sent) :]

@@ -152,7 +152,7 @@ class HostedSampler:
         reason: FinishReason = "stop" if sampled.stopped else "length"
         growing = GrowingText(self._tokenizer)
         for place, token_id in enumerate(sampled.token_ids if parameters.stop else (), start=1):
-            if token_id in self._stop_ids:
+            if token_id in self._stop_ids and not parameters.ignore_eos:
                 break
             growing.add(token_id)
             if find_stop(growing.text, parameters.stop) is not None:

@@ -173,10 +173,12 @@ def _find_nothing_alive(look: Look, processes: Sequence[ProcessHealth]) -> Itera
 
 def _find_no_ticker(look: Look, processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
     """Yield that processes live and none runs the stage whose worker writes time into the log."""
-    if not look.events or look.unread_beats or not any(process.is_alive for process in processes):
+    living = {process.process for process in processes if process.is_alive}
+    if not look.events or look.unread_beats or not living:
         return
     for beat in look.beats:
-        may_hold = beat.heartbeat.kind == WORKER and look.now_ms - beat.taken_ms <= NO_TICKER_MS
+        is_there = beat.heartbeat.process in living or look.now_ms - beat.taken_ms <= NO_TICKER_MS
+        may_hold = beat.heartbeat.kind == WORKER and is_there
         is_new = look.now_ms - beat.heartbeat.started_at_ms <= NO_TICKER_MS or beat.heartbeat.is_last
         if may_hold and (is_new or _runs(TICKING_STAGE, beat.heartbeat.holds)):
             return

@@ -9,6 +9,7 @@ finetuning run is about what lies before it, so it waits with the early records 
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from rollbus.schemas.codec import HEADER_BYTES, headers
 from rollbus.schemas.errors import UndecodableError
@@ -33,8 +34,8 @@ def round_of(raw: RawRecord) -> int | None:
     return next((int(value) for name, value in headers if name == HEADER and _is_number(value)), None)
 
 
-def _is_number(value: bytes | None) -> bool:
-    """Say whether the value of a header, which may be null, is a number that fits into a row."""
+def _is_number(value: bytes | None) -> TypeGuard[bytes]:
+    """Return whether the value of a header, which may be null, is a number that fits into a row."""
     return value is not None and value.isdigit() and len(value) <= _MOST_DIGITS
 
 

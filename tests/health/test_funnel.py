@@ -344,6 +344,8 @@ def test_only_data_without_an_assembling_process_is_a_problem() -> None:
     (alone,) = draw_data(make_beat("sink")).problems
     assert "no worker runs `assembly` (no worker lives)" in alone.what
     assert draw_data(make_beat("sink"), make_beat(holds=("assembly[0]", "scoring[0]"))).problems == ()
+    seldom = make_beat(age_s=300, interval_ms=3_600_000, holds=("assembly[0]",))
+    assert draw_data(seldom).problems == ()
     assert draw_data(make_beat("sink"), make_beat(started_s=5)).problems == ()
     (missing,) = draw_picture(Look(now_ms=NOW_MS, events=None), LagHistory(300), AlarmLimits()).problems
     assert (missing.alarm, "`rollbus start`" in missing.remedy) == ("no_topics", True)

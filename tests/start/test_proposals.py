@@ -10,6 +10,7 @@ from rollbus.cli.commands.local.start import _offer
 from rollbus.cli.root import SettingsFile
 from rollbus.health.funnel.funnel import Funnel, draw_funnel
 from rollbus.health.funnel.numbers import EpisodeCount, FunnelNumbers, FunnelSettings, RewardCount, RunCount
+from rollbus.local import stack
 from rollbus.local.stack import ServiceStatus
 from rollbus.runtime.credentials import FOLDER_VARIABLE, PASSWORD, make_secrets, read_secret
 from rollbus.schemas.records.config import FilterConfig, RewardConfig, RunConfig, ScoringConfig
@@ -67,8 +68,8 @@ def test_the_start_reads_its_credentials_where_it_made_them(tmp_path: Path, monk
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "elsewhere"))
     make_secrets(tmp_path / "elsewhere", (PASSWORD,))
     started: list[Any] = []
-    monkeypatch.setattr(processes.stack, "require_startable", lambda *_: None)
-    monkeypatch.setattr(processes.stack, "up", lambda _, services: started.extend(services))
+    monkeypatch.setattr(stack, "require_startable", lambda *_: None)
+    monkeypatch.setattr(stack, "up", lambda _, services: started.extend(services))
     settings = Settings.model_validate({"stack": {"data_dir": tmp_path / "data"}})
     processes.start_parts(settings, None, [Part("sink", False, "")])
     (clickhouse,) = started[0].is_healthy.args

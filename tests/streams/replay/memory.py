@@ -39,7 +39,7 @@ class Raw:
     key: bytes | None
     value: bytes | None
     timestamp: int = 0
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_type: int = 0
 
 

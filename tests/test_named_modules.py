@@ -3,6 +3,7 @@
 A renaming moves imports, which the types check; a name in a text breaks in silence, often where no daily test looks.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,35 @@ def find_unknown_names(text: str) -> Iterator[str]:
             continue
         if not file.is_file() or not re.search(rf"\b{attributes[0]}\b", file.read_text()):
             yield name
+
+
+def find_replaced_names(source: str) -> Iterator[str]:
+    """Yield what is replaced by its name in an imported module, dotted: of `setattr(module, "NAME", …)`."""
+    tree, module_by_alias = ast.parse(source), dict[str, str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module_by_alias |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "delattr"),
+                args=[ast.Name(id=alias), ast.Constant(value=str(name)), *_],
+            ) if alias in module_by_alias:
+                yield f"{module_by_alias[alias]}.{name}"
+
+
+def test_every_name_that_a_test_replaces_exists() -> None:
+    assert not {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for replaced in find_replaced_names(path.read_text())
+        for name in find_unknown_names(replaced)
+    }
+
+
+def test_a_replaced_name_is_found_by_its_module() -> None:
+    source = "from rollbus.trainer import process as trainer\nmonkeypatch.setattr(trainer, 'gone', 1)"
+    assert list(find_replaced_names(source)) == ["rollbus.trainer.process.gone"]
 
 
 def test_every_module_named_in_a_text_exists() -> None:

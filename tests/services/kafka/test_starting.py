@@ -137,7 +137,7 @@ async def test_a_start_cancelled_while_the_broker_is_asked_leaves_no_connection(
     kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch, opening: Opening
 ) -> None:
     await _commit(kafka, namespace)
-    monkeypatch.setattr(bus_kafka, "READ", ())
+    monkeypatch.setattr(bus_kafka, "RUN_TOPICS", ())
     request_sent = _asked_slowly(monkeypatch, opening.client)
     _collect()  # what tests before this one have left is not heard below
     running = asyncio.all_tasks()

@@ -89,6 +89,7 @@ def capture(
         except click.UsageError as error:
             if episode is not None:
                 episode.end("error", error.message)
+            recorder.close(EXIT_DEADLINE_S)
             raise
         reports = list(read_ended(folder))
         if episode is not None:

@@ -5,7 +5,7 @@ http         one guard and one server for every port of ours
 health       the heartbeat and the metrics of a process
 credentials  the secrets of the local stack
 tasks        background tasks and threads, each with an owner that hears of its end
-machine      cores, and the folder for what was fetched once for all projects
+machine      cores, memory, and the folder for what was fetched once for all projects
 cancelling, decompression, lazy   cancellation, bounded decompression, names that are imported at their first use
 
 It imports `schemas`; every other folder may import it.

@@ -7,9 +7,9 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from json.encoder import encode_basestring
-from typing import Any
+from typing import Any, NoReturn
 
 NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 """Root of every uuid5 that rollbus makes; changing it would change every id."""
@@ -23,12 +23,21 @@ _HASH_DIGITS = 32
 """128 bits: no accidental collision at any volume that a log can hold."""
 
 
-def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return what JSON from outside holds; raises ValueError, also where it is nested too deep for Python's parser."""
+def parse_json(
+    text: str | bytes, *, is_strict: bool = False, object_hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """Return what JSON from outside holds; raises ValueError, also where it is nested too deep for Python's parser.
+
+    With `is_strict` also for NaN and the infinities, which Python reads and JSON does not have.
+    """
     try:
-        return json.loads(text, **options)
+        return json.loads(text, object_hook=object_hook, parse_constant=_refuse_constant if is_strict else None)
     except RecursionError as error:
         raise ValueError("JSON that is nested too deep") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def stable_id(kind: str, *parts: object) -> str:

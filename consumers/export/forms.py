@@ -102,7 +102,7 @@ def _call(call: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, A
 def _as_object(arguments: Any) -> dict[str, Any]:
     try:
         text = isinstance(arguments, str) and arguments
-        value = parse_json(arguments, parse_constant=_refuse_constant) if text else arguments or {}
+        value = parse_json(arguments, is_strict=True) if text else arguments or {}
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -116,7 +116,3 @@ def _as_json(arguments: Any) -> str:
     """Return arguments as the model wrote them, if they are an object."""
     value = _as_object(arguments)
     return arguments if isinstance(arguments, str) and arguments else json.dumps(value)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

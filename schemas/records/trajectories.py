@@ -4,11 +4,12 @@ A trajectory's tokens are in *histories*: token sequences in which every turn's 
 tokens before it exactly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import parse_json
 from rollbus.schemas.records.events import Message, Signal, StopReason
 from rollbus.schemas.records.tokens import token_count
 
@@ -192,6 +193,20 @@ class Trajectory:
     partial: tuple[str, ...] = ()
     """Why it may lack turns: `missing_events`, or what its writers say; empty if nothing is known to be missing."""
     config_hash: str = ""
+
+
+def call_ids(turn: Turn) -> Iterator[str]:
+    """Yield the texts that a turn's calls of tools have as their own fields, such as `id`; none where they are no JSON.
+
+    Their arguments hold anything, and one id may begin another: a search in the whole text finds too much.
+    """
+    try:
+        calls = parse_json(turn.completion.tool_calls or "[]")
+    except ValueError:
+        return
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            yield from (field for field in call.values() if isinstance(field, str))
 
 
 def trained_model(trajectory: Trajectory) -> str:

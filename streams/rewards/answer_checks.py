@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from rollbus.schemas.ids import parse_json
 from rollbus.schemas.records.tokens import token_count
@@ -44,16 +44,11 @@ def json_valid(trajectory: Trajectory, context: RewardContext) -> float | None:
     if context.options.get("fenced") and text.startswith("```") and text.endswith("```"):
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")
     try:
-        value = parse_json(text, parse_constant=_refuse_constant)
+        value = parse_json(text, is_strict=True)
     except ValueError:
         return 0.0
     required = [name.strip() for name in str(context.options.get("required") or "").split(",") if name.strip()]
     return float(not required or (isinstance(value, dict) and all(name in value for name in required)))
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and the infinities, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is no JSON")
 
 
 def length(trajectory: Trajectory, context: RewardContext) -> float | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import GroupMember
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
-from rollbus.schemas.records.trajectories import History, RewardRevised, Score, Trajectory, Turn
+from rollbus.schemas.records.trajectories import History, RewardRevised, Score, Trajectory, Turn, call_ids
 from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
 from rollbus.trainer.backends.protocol import TurnTokens
 
@@ -82,7 +82,7 @@ def _words_after(payload: Trajectory, turn_id: str) -> str:
         return ""
     following = payload.turns[index + 1 : index + 2]
     replies = [message.content or "" for turn in following for message in turn.added_messages if message.role == "user"]
-    calls = payload.turns[index].completion.tool_calls or ""
+    calls = set(call_ids(payload.turns[index]))
     errors = [tool.error for tool in payload.tools if tool.error and tool.tool_call_id and tool.tool_call_id in calls]
     return next(iter([*reversed(replies), *errors]), "")
 

@@ -6,7 +6,6 @@ What a lane has made is read ahead of its turn by a thread, whole frames at once
 import asyncio
 import fcntl
 import pickle
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from rollbus.runtime.machine import name_signal
 from rollbus.schemas import errors
 from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.streams.replay.decide.lane import Message
@@ -112,7 +112,7 @@ class LaneProcess:
         return self._process.wait()
 
     def _ended(self, status: int) -> str:
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = f"was ended by {name_signal(-status)}" if status < 0 else f"ended with status {status}"
         partitions = ", ".join(map(str, self.partitions))
         return (
             f"the process of the partitions {partitions} {how}; its output is above. Give the same command "

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
-from rollbus.runtime.machine import count_bound_cores
+from rollbus.runtime.machine import available_memory, count_bound_cores
 from rollbus.schemas.codec import decode
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
@@ -19,7 +19,7 @@ from rollbus.streams.replay.kafka.chain import ChainFactory
 from rollbus.streams.replay.kafka.lane import LaneJob
 from rollbus.streams.replay.kafka.lanes import LaneProcess
 from rollbus.streams.replay.kafka.source import Progress, open_ranges
-from rollbus.streams.replay.plan.processes import free_memory, functions_to_take_along, lanes_for
+from rollbus.streams.replay.plan.processes import functions_to_take_along, lanes_for
 from rollbus.streams.replay.plan.stages import first_stages
 
 Passed = tuple[Tick, Sequence[int], int]
@@ -115,7 +115,7 @@ class RangeRun:
         factory, plan = self.factory, self.factory.plan
         if factory.follow is not None:
             return []
-        parts = lanes_for(self.processes, plan, factory.ranges, cores=count_bound_cores(), memory=free_memory())
+        parts = lanes_for(self.processes, plan, factory.ranges, cores=count_bound_cores(), memory=available_memory())
         registry = functions_to_take_along(plan, factory.registry)
         is_as_live = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
         heads = "scoring" in plan.stages and (registry is not None or is_as_live)

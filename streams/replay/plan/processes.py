@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Sequence
-from pathlib import Path
 
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.plan.plan import ReplayPlan
@@ -13,42 +12,6 @@ WORTH_RECORDS = 30_000
 """What a process must have to do: to start one costs as much time as ten thousand records."""
 WORTH_BYTES = 400 * 1024 * 1024
 """Memory that must be free for each: itself 100 MB, the rest open episodes and what it is ahead of its turn."""
-
-
-_GROUPS = (
-    ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Of both versions of Linux' control groups: folder, limit, use, and what of the use is files that may go."""
-
-
-def free_memory(system: Path = Path("/")) -> int | None:
-    """Return the bytes that new processes may take, of the machine and in its container; None where nothing says."""
-    free_bytes = [_free_of_machine(system), *(_free_in_group(system, *names) for names in _GROUPS)]
-    return min((count for count in free_bytes if count is not None), default=None)
-
-
-def _free_of_machine(system: Path) -> int | None:
-    available = _read_entry(system / "proc/meminfo", "MemAvailable:")
-    return None if available is None else available * 1024
-
-
-def _free_in_group(system: Path, folder: str, limit: str, used: str, reclaimable: str) -> int | None:
-    """Return what a container's limit leaves: the machine's own numbers, which it shows too, say nothing of it."""
-    most, taken = (_read_entry(system / folder / name) for name in (limit, used))
-    if most is None or taken is None:
-        return None
-    return max(0, most - taken + (_read_entry(system / folder / "memory.stat", reclaimable) or 0))
-
-
-def _read_entry(path: Path, name: str = "") -> int | None:
-    """Return the number of a file, or of its line of a name; None where there is none."""
-    try:
-        lines = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return None
-    texts = [words[1] if name else words[0] for words in lines if words and (not name or words[0] == name)]
-    return int(texts[0]) if texts and texts[0].isdecimal() else None
 
 
 def lanes_for(

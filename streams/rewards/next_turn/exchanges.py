@@ -7,8 +7,7 @@ conversation, or does something else; that comes as a report with a signal.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rollbus.schemas.ids import parse_json
-from rollbus.schemas.records.trajectories import Reward, Trajectory, Turn
+from rollbus.schemas.records.trajectories import Reward, Trajectory, Turn, call_ids
 
 TOOL_ERROR = "tool_error"
 """Signal of a turn whose tool call failed."""
@@ -36,27 +35,13 @@ def next_turns(trajectory: Trajectory) -> Iterator[NextTurn]:
     turns = trajectory.turns
     failed_calls = {tool.tool_call_id for tool in trajectory.tools if tool.error is not None and tool.tool_call_id}
     for index, turn in enumerate(turns):
-        if failed_calls and not failed_calls.isdisjoint(_call_ids(turn)):
+        if failed_calls and not failed_calls.isdisjoint(call_ids(turn)):
             yield _next_turn(turns, index, TOOL_ERROR)
     for index, following in enumerate(turns[1:]):
         replies = [message.content for message in following.added_messages if message.role == "user"]
         if replies:
             yield _next_turn(turns, index, "reply", replies[-1] or "")
     yield from _of_reports(trajectory)
-
-
-def _call_ids(turn: Turn) -> Iterator[str]:
-    """Yield the texts that a turn's calls of tools have as their own fields, such as `id`; none where they are no JSON.
-
-    Their arguments hold anything, and one id may begin another: a search in the whole text finds too much.
-    """
-    try:
-        calls = parse_json(turn.completion.tool_calls or "[]")
-    except ValueError:
-        return
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, dict):
-            yield from (field for field in call.values() if isinstance(field, str))
 
 
 def _of_reports(trajectory: Trajectory) -> Iterator[NextTurn]:

@@ -74,6 +74,13 @@ def test_without_a_message_the_error_of_the_tool_is_the_hint() -> None:
     assert hints(payload, {TURN.event_id: ""}) == {TURN.event_id: "no such order"}
 
 
+def test_the_error_of_a_tool_is_a_hint_for_the_turn_that_called_it_alone() -> None:
+    calls = '[{"id": "call_10", "function": {"name": "look_up", "arguments": "{\\"of\\": \\"call_1\\"}"}}]'
+    turn = replace(TURN, completion=replace(TURN.completion, tool_calls=calls))
+    tool = ToolResult(event_id="x", name="look_up", tool_call_id="call_1", error="gone", occurred_at_ms=START_MS)
+    assert hints(make_payload("t1", turns=(turn,), tools=(tool,)), {TURN.event_id: ""}) == {}
+
+
 def test_the_door_lets_a_turn_through_with_its_hint_and_its_own_advantage() -> None:
     named = {TURN.event_id: "r1"}
     members = (make_member("t1", 0.0, advantage=-0.5, hints=named), make_member("t2", 1.0, advantage=0.5))

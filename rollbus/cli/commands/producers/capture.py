@@ -19,6 +19,7 @@ from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.silence import SILENCE
 from rollbus.cli.withhold_option import withhold_option
+from rollbus.runtime.machine import name_signal
 from rollbus.schemas.records.events import StopReason
 
 if TYPE_CHECKING:
@@ -158,14 +159,7 @@ def _is_in_foreground() -> bool:
 def _stop_reason(code: int) -> tuple[StopReason, str | None]:
     if code == 0:
         return "completed", None
-    return "error", f"exit code {code}" if code > 0 else f"ended by {_name_of_signal(-code)}"
-
-
-def _name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # most of the real-time signals have no name
-        return f"signal {number}"
+    return "error", f"exit code {code}" if code > 0 else f"ended by {name_signal(-code)}"
 
 
 def _describe(folder: Path, reports: Sequence["ProcessReport"], own_counts: Mapping[str, int]) -> str:

@@ -1,10 +1,10 @@
-"""How much memory a replay may use: the machine's, and no more than its container has."""
+"""What the machine has: its memory, and no more than its container has; names of signals."""
 
 from pathlib import Path
 
 import pytest
 
-from rollbus.streams.replay.plan.processes import free_memory
+from rollbus.runtime.machine import available_memory, name_signal
 
 MEMINFO = "MemTotal: 2048 kB\nMemAvailable:   1000 kB\n"
 
@@ -27,8 +27,8 @@ def system(folder: Path, **files: str) -> Path:
         ({"proc__meminfo": MEMINFO, "sys__fs__cgroup__memory_dot_max": "500000\n"}, 1_024_000),
     ],
 )
-def test_free_memory_is_what_the_machine_says(tmp_path: Path, files: dict[str, str], free: int | None) -> None:
-    assert free_memory(system(tmp_path, **files)) == free
+def test_available_memory_is_what_the_machine_says(tmp_path: Path, files: dict[str, str], free: int | None) -> None:
+    assert available_memory(system(tmp_path, **files)) == free
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,14 @@ def test_free_memory_is_what_the_machine_says(tmp_path: Path, files: dict[str, s
 def test_a_container_has_no_more_than_its_limit(tmp_path: Path, most: str, used: str, stat: str, free: int) -> None:
     group = {"max": most, "current": used, "stat": stat}
     files = {f"sys__fs__cgroup__memory_dot_{name}": text for name, text in group.items()}
-    assert free_memory(system(tmp_path, proc__meminfo=MEMINFO, **files)) == free
+    assert available_memory(system(tmp_path, proc__meminfo=MEMINFO, **files)) == free
 
 
 def test_a_container_of_an_older_kernel_has_no_more_than_its_limit(tmp_path: Path) -> None:
     group = {"limit_in_bytes": "500000", "usage_in_bytes": "200000", "stat": "total_inactive_file 1000\n"}
     files = {f"sys__fs__cgroup__memory__memory_dot_{name}": text for name, text in group.items()}
-    assert free_memory(system(tmp_path, proc__meminfo=MEMINFO, **files)) == 301_000
+    assert available_memory(system(tmp_path, proc__meminfo=MEMINFO, **files)) == 301_000
+
+
+def test_a_signal_without_a_name_is_its_number() -> None:
+    assert (name_signal(9), name_signal(40)) == ("SIGKILL", "signal 40")

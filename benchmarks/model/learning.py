@@ -1,32 +1,37 @@
-"""What makes SmolLM2 learn the demo's tickets: the sampler and the learner alone, one setting changed at a time.
+"""What makes SmolLM2 learn the demo's jobs: the sampler and the learner alone, one setting changed at a time.
 
-    python -m benchmarks.model.learning [--seed 0] [--regression] NAME [NAME ...]     of TRIALS; `default` is the demo
+    python -m benchmarks.model.learning [--seed 0] [--every 800] [--regression] NAME [NAME ...]   of TRIALS
 
 Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
-updates. Tickets, verdicts, prompts, advantages and loss are the demo's. The trials `single` make one attempt at each
-ticket, held against what the grouping stage expects of it; in `words` the reward is what `next_turn` reads in what the
-example's customers say, and nobody gives a verdict. Prints the share of 832 unseen tickets that the
-most probable answer names rightly, with its 95 % interval, after each 800 tickets of traffic. Nothing is timed, so
-trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is
-a regression on words, which takes seconds: what the signal and the steps alone allow.
+updates. Tickets, agents, verdicts, advantages and loss are the demo's; `default` is its job with eight attempts each.
+The trials `single` make one attempt at each ticket, held against what the grouping stage expects of it; in `words` the
+reward is what `next_turn` reads in what the example's customers say, and nobody gives a verdict; in `hints` what
+corrects an answer is a hint, too, as with the setting `distill`. Prints the share of the demo's unseen tickets that the
+most probable answer names rightly, with its 95 % interval, as traffic goes on. Nothing is timed, so trials may run
+beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is a regression on
+words, which takes seconds: what the signal and the steps alone allow.
 """
 
 import argparse
+import asyncio
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from benchmarks.model.regression import RegressionPolicy
+from benchmarks.model.regression import Attempt, RegressionPolicy
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.evaluation import unseen_tickets
-from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, RoutingJob
-from rollbus.demo.routing.prompt import messages
-from rollbus.demo.routing.tasks import ROUTING
+from rollbus.demo.routing.job import GROUP_SIZE, GROUPS_PER_STEP, LEARNING_RATE, RANK, LookUp, RoutingJob
+from rollbus.demo.routing.prompt import LookUp as LookUpOrder
+from rollbus.demo.routing.tasks import ORDERS, look_up_in
 from rollbus.demo.routing.tickets import Ticket
 from rollbus.schemas.records.config import GroupingConfig, RunConfig
 from rollbus.schemas.records.events import Message
@@ -34,7 +39,7 @@ from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn
-from rollbus.streams.rewards.next_turn.rules import speak
+from rollbus.streams.rewards.next_turn.rules import HINTS, speak
 from rollbus.streams.stages.curriculum.batching import centred
 from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.streams.stages.grouping.stage import GroupingStage
@@ -42,24 +47,26 @@ from rollbus.streams.stages.scoring.sketch import sketch_opening
 from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
 from rollbus.trainer.art_server.checkpoints.base_version import write_base_version
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
-from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
-from rollbus.trainer.art_server.learner.update import Learner
+from rollbus.trainer.art_server.endpoint.hints import HintPlace
+from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render_chat
+from rollbus.trainer.art_server.endpoint.tool_calls import read_tool_calls
+from rollbus.trainer.art_server.learner.update import Learner, score_turns
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.backends.model_settings import LoraConfig
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
-from rollbus.trainer.backends.sequences import TokenSequence
+from rollbus.trainer.backends.distillation import distilled, place_hints
+from rollbus.trainer.backends.model_settings import LogprobsMode, LoraConfig
+from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.sequences import make_sequences, weigh_trajectories
 from rollbus.trainer.validation.evaluation import wilson_interval
 from tests.builders import make_score
 from tests.stepper import Stepper
 
-TICKETS, BETWEEN = 1600, 800
-"""Tickets of traffic in all, and between two evaluations."""
-MAX_TOKENS = 256
 SAMPLED_TOGETHER = 32
 """Single attempts between two looks at whether a step is full."""
+Complete = Callable[[list[dict[str, Any]], Mapping[str, Any]], tuple[list[int], Future[Generation]]]
+"""A chat and the parameters of its request → the prompt's tokens and the answer."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "routing"
 
 
@@ -67,6 +74,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "routing"
 class Trial:
     """What a trial may change."""
 
+    job: type[RoutingJob] = RoutingJob
     rank: int = RANK
     rate: float = LEARNING_RATE
     group_size: int = GROUP_SIZE
@@ -77,6 +85,8 @@ class Trial:
     """Coefficient of the KL to the base model (k3) in the loss."""
     in_words: bool = False
     """Whether the reward is what a customer says next, in place of a verdict."""
+    distill: Distillation | None = None
+    """How what corrects an answer becomes advantages of its tokens, of rewards in words alone."""
 
 
 TRIALS = {
@@ -97,16 +107,10 @@ TRIALS = {
     "single-words": Trial(group_size=1, groups=64, in_words=True),
     "single-words-32": Trial(group_size=1, groups=32, in_words=True),
     "single-words-16": Trial(group_size=1, groups=16, in_words=True),
+    "orders-single-16": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=16),
+    "orders-single-64": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=64),
+    "single-hints-16": Trial(group_size=1, groups=16, in_words=True, distill=Distillation()),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """Attempts at one ticket, each of one token."""
-
-    prompt: Sequence[int]
-    answers_G: Sequence[Generation]
-    advantages_G: Sequence[float]
 
 
 class Policy:
@@ -114,8 +118,10 @@ class Policy:
 
     def __init__(self, trial: Trial, folder: Path, device: str) -> None:
         base = fetch_model("smollm2", models_cache(), report=print)
-        config = read_config(base, max_tokens=MAX_TOKENS)
+        self._task, self._max_tokens = trial.job.task, trial.job.max_tokens
+        config = read_config(base, max_tokens=self._max_tokens)
         self._tokenizer = load_tokenizer(base)
+        self._place_hint = HintPlace(self._tokenizer)
         lora = LoraConfig(rank=trial.rank, alpha=2 * trial.rank)
         precision = choose_precision("auto", device)
         self._loader = ModelLoader(config, precision=precision, lora=lora, base=base, device=device)
@@ -124,7 +130,13 @@ class Policy:
         self._learner = Learner(config, loader=self._loader)
         self._learner.start_from(0, self._base)
         self._sampler = Sampler(
-            config, self._tokenizer, max_rows=128, keep_versions=1, dtype=self._loader.dtype, device=device
+            config,
+            self._tokenizer,
+            max_rows=128,
+            keep_versions=1,
+            logprobs_mode=self._task.logprobs_mode,
+            dtype=self._loader.dtype,
+            device=device,
         )
         self.version = 0
         self._serve()
@@ -132,27 +144,49 @@ class Policy:
     def close(self) -> None:
         self._sampler.close()
 
-    def prompt(self, text: str) -> list[int]:
-        """Return the tokens of a ticket's chat."""
-        chat = self._tokenizer.apply_chat_template(messages(text), add_generation_prompt=True, tokenize=False)
-        return list(self._tokenizer.encode(chat))
+    def attempt(
+        self, tickets: Sequence[Ticket], look_up: LookUpOrder, temperature: float, chance: random.Random
+    ) -> list[Attempt]:
+        """Let the demo's agent answer each ticket."""
+        seeds = [chance.getrandbits(32) for _ in tickets]
 
-    def answer(self, prompts: Sequence[Sequence[int]], temperature: float, chance: random.Random) -> list[Generation]:
-        """Return one token after each prompt."""
-        futures = [
-            self._sampler.submit(prompt, SamplingParameters(1, temperature, seed=chance.getrandbits(32)), self.version)
-            for prompt in prompts
-        ]
-        return [future.result() for future in futures]
+        async def attempt(ticket: Ticket, seed: int) -> Attempt:
+            client = SamplerClient(self._complete, self._task.logprobs_mode, random.Random(seed))
+            chat = self._task.messages(ticket.text)
+            team = await self._task.ask(client, "", chat, temperature, look_up)  # type: ignore[arg-type]
+            return Attempt(tuple(client.turns), team)
 
-    def train(self, batch: Sequence[Attempts], trial: Trial) -> None:
+        async def attempt_all() -> list[Attempt]:
+            return await asyncio.gather(*map(attempt, tickets, seeds))
+
+        return asyncio.run(attempt_all())
+
+    def train(self, batch: Sequence[Attempt], trial: Trial) -> None:
         """Update from a batch, and answer with the new weights from then on."""
         config = TrainConfig(learning_rate=trial.rate, kl_coefficient=trial.kl, kl_estimator="k3")
-        sequences = make_sequences(batch)
+        trajectories = tuple(
+            TrainTrajectory(str(number), str(number // trial.group_size), attempt.advantage, 0.0, attempt.turns)
+            for number, attempt in enumerate(batch)
+        )
+        if trial.distill is not None:
+            turns = place_hints(trajectories, self._place_hint, max_tokens=self._max_tokens)
+            logprobs = score_turns(self._learner.model, turns, device=self._loader.device)
+            trajectories, _ = distilled(trajectories, turns, logprobs, trial.distill)
+        sequences = make_sequences(trajectories, weigh_trajectories(trajectories, config.aggregation))
         for _ in range(trial.updates):
             self._learner.step(sequences, config, reference=self._base if trial.kl else None)
         self.version += 1
         self._serve()
+
+    def _complete(
+        self, chat: list[dict[str, Any]], parameters: Mapping[str, Any]
+    ) -> tuple[list[int], Future[Generation]]:
+        """Return the tokens of a chat, and the answer to it."""
+        prompt = render_chat(self._tokenizer, chat, parameters.get("tools"))
+        sampling = SamplingParameters(
+            parameters["max_completion_tokens"], parameters["temperature"], seed=parameters["seed"]
+        )
+        return prompt, self._sampler.submit(prompt, sampling, self.version)
 
     def _serve(self) -> None:
         model = self._loader.fresh()
@@ -161,69 +195,96 @@ class Policy:
         self._sampler.pin([self.version])
 
 
-def make_sequences(batch: Sequence[Attempts]) -> list[TokenSequence]:
-    """Return each attempt of a batch as a sequence."""
-    sequences = []
-    for attempts in batch:
-        for answer, advantage in zip(attempts.answers_G, attempts.advantages_G, strict=True):
-            turn = TurnTokens(
-                encode_token_ids(attempts.prompt),
+class SamplerClient:
+    """Answers the demo's agent as an OpenAI client does, without a server, and keeps the tokens of each turn."""
+
+    def __init__(self, complete: Complete, mode: LogprobsMode, chance: random.Random) -> None:
+        self.turns: list[TurnTokens] = []
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
+        self._complete, self._mode, self._chance = complete, mode, chance
+
+    async def _create(self, *, messages: list[dict[str, Any]], **parameters: Any) -> Any:
+        prompt, future = self._complete(messages, parameters | {"seed": self._chance.getrandbits(32)})
+        answer = await asyncio.wrap_future(future)
+        self.turns.append(
+            TurnTokens(
+                encode_token_ids(prompt),
                 encode_token_ids(answer.token_ids),
                 encode_logprobs(answer.logprobs),
-                policy_version=0,
+                policy_version=answer.version,
+                temperature=parameters["temperature"],
+                logprob_mode=self._mode,
             )
-            sequences.append(TokenSequence(TrainTrajectory("t", "g", advantage, 0.0, (turn,)), (turn,)))
-    return sequences
+        )
+        content, calls = read_tool_calls(answer.text)
+        tool_calls = [
+            SimpleNamespace(id=f"call_{number}", type="function", function=call) for number, call in enumerate(calls)
+        ]
+        return SimpleNamespace(
+            choices=[SimpleNamespace(message=SimpleNamespace(content=content, tool_calls=tool_calls))]
+        )
 
 
-def next_groups(
-    policy: Policy | RegressionPolicy, trial: Trial, seed: int, numbers: Iterator[int], chance: random.Random
-) -> list[Attempts]:
-    """Return the next batch: as many groups with signal as the trial asks for, or fewer if traffic ends."""
-    batch: list[Attempts] = []
-    for number in numbers:
-        ticket = ROUTING.traffic.ticket(seed, number)
-        if not (verdict := verdict_of(ticket, seed)):
-            continue
-        prompt = policy.prompt(ticket.text)
-        answers = policy.answer([prompt] * trial.group_size, ROUTING.temperature, chance)
-        rewards = [float(answer.text == verdict.teams[-1]) for answer in answers]
-        if len(set(rewards)) > 1:
-            batch.append(Attempts(prompt, answers, advantages(rewards, "mean_std")))
-        if len(batch) == trial.groups:
-            break
-    return batch
+class Groups:
+    """Several attempts at each ticket, compared with one another."""
+
+    def __init__(self, policy: Policy | RegressionPolicy, trial: Trial, seed: int, chance: random.Random) -> None:
+        self._policy, self._trial, self._seed, self._chance = policy, trial, seed, chance
+        self._task = trial.job.task
+        self._look_up = look_up_in(self._task.traffic, seed)
+
+    def next_batch(self, numbers: Iterator[int]) -> list[Attempt]:
+        """Return the attempts of as many groups with signal as the trial asks for, or of fewer if traffic ends."""
+        batch: list[Attempt] = []
+        for number in numbers:
+            ticket = self._task.traffic.ticket(self._seed, number)
+            if not (verdict := verdict_of(ticket, self._seed)):
+                continue
+            tickets = [ticket] * self._trial.group_size
+            attempts = self._policy.attempt(tickets, self._look_up, self._task.temperature, self._chance)
+            rewards = [float(attempt.team == verdict.teams[-1]) for attempt in attempts]
+            if len(set(rewards)) > 1:
+                batch += [
+                    replace(attempt, advantage=advantage)
+                    for attempt, advantage in zip(attempts, advantages(rewards, "mean_std"), strict=True)
+                ]
+            if len(batch) == self._trial.groups * self._trial.group_size:
+                break
+        return batch
 
 
-class SingleAttempts:
+class Singles:
     """One attempt at each ticket: its reward, and its advantage by the grouping stage itself."""
 
     def __init__(self, policy: Policy | RegressionPolicy, trial: Trial, seed: int, chance: random.Random) -> None:
         self._policy, self._trial, self._seed, self._chance = policy, trial, seed, chance
+        self._task = trial.job.task
+        self._look_up = look_up_in(self._task.traffic, seed)
         grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage="mean_std")
         self._grouping = Stepper(GroupingStage(RunConfig(grouping=grouping)))
         self._grouping.tick()
-        self._attempts: dict[str, Attempts] = {}
+        self._attempts: dict[str, Attempt] = {}
         self._waiting: list[Group] = []
 
-    def next_batch(self, numbers: Iterator[int]) -> list[Attempts]:
+    def next_batch(self, numbers: Iterator[int]) -> list[Attempt]:
         """Return the attempts of the next step, or of fewer tickets if traffic ends."""
         while len(self._waiting) < self._trial.groups and (next_numbers := list(islice(numbers, SAMPLED_TOGETHER))):
             self._attempt(next_numbers)
         groups, self._waiting = self._waiting[: self._trial.groups], self._waiting[self._trial.groups :]
         return [
-            replace(self._attempts.pop(group.members[0].trajectory_id), advantages_G=[group.members[0].advantage])
+            replace(self._attempts.pop(group.members[0].trajectory_id), advantage=group.members[0].advantage)
             for group in centred(groups, "mean_std")
         ]
 
     def _attempt(self, numbers: Sequence[int]) -> None:
-        tickets = [ROUTING.traffic.ticket(self._seed, number) for number in numbers]
-        prompts = [self._policy.prompt(ticket.text) for ticket in tickets]
-        answers = self._policy.answer(prompts, ROUTING.temperature, self._chance)
-        for ticket, prompt, answer in zip(tickets, prompts, answers, strict=True):
-            if (reward := self._reward(ticket, answer.text)) is None:
+        tickets = [self._task.traffic.ticket(self._seed, number) for number in numbers]
+        attempts = self._policy.attempt(tickets, self._look_up, self._task.temperature, self._chance)
+        for ticket, attempt in zip(tickets, attempts, strict=True):
+            reward, hint = self._reward(ticket, attempt.team)
+            if reward is None:
                 continue
-            self._attempts[ticket.order] = Attempts(prompt, [answer], [0.0])
+            *earlier, last = attempt.turns
+            self._attempts[ticket.order] = replace(attempt, turns=(*earlier, replace(last, hint=hint)))
             score = make_score(
                 ticket.order,
                 reward,
@@ -238,16 +299,17 @@ class SingleAttempts:
     def _take(self, records: Sequence[object]) -> None:
         self._waiting += [record for record in records if isinstance(record, Group) and record.has_signal]
 
-    def _reward(self, ticket: Ticket, answer: str) -> float | None:
-        """Return the reward of an answer; None if nobody says anything, or nothing clear."""
+    def _reward(self, ticket: Ticket, team: str | None) -> tuple[float | None, str]:
+        """Return the reward of an answer, None if nobody says anything or nothing clear, and what may be a hint."""
         if not self._trial.in_words:
             verdict = verdict_of(ticket, self._seed)
-            return None if verdict is None else float(answer == verdict.teams[-1])
+            return None if verdict is None else float(team == verdict.teams[-1]), ""
         rng = random.Random(f"words:{self._seed}:{ticket.order}")
-        words = customers_words(answer == ticket.team, ticket.team, rng)
+        words = customers_words(team == ticket.team, ticket.team, rng)
         if words is None:
-            return None
-        return speak(NextTurn("", "reply", ticket.text, answer, words), RewardContext("next"))[1]
+            return None, ""
+        rule, value = speak(NextTurn("", "reply", ticket.text, team or "", words), RewardContext("next"))
+        return value, words if rule in HINTS else ""
 
 
 def customers_words(is_right: bool, team: str, rng: random.Random) -> str | None:
@@ -258,29 +320,25 @@ def customers_words(is_right: bool, team: str, rng: random.Random) -> str | None
     return words
 
 
-def learn(name: str, seed: int, policy: Policy | RegressionPolicy) -> None:
+def learn(name: str, seed: int, every: int, policy: Policy | RegressionPolicy) -> None:
     """Let a trial learn from the traffic of a seed, and print what it reaches."""
     trial, chance = TRIALS[name], random.Random(seed)
-    unseen = unseen_tickets(ROUTING, seed)
-    prompts = [policy.prompt(ticket.text) for ticket in unseen]
+    task, amounts = trial.job.task, trial.job.amounts
+    unseen, look_up = unseen_tickets(task, seed, amounts.evaluated), look_up_in(task.unseen, seed)
 
     def evaluate(tickets: int) -> None:
-        answers = policy.answer(prompts, 0.0, chance)
-        right = sum(answer.text == ticket.team for answer, ticket in zip(answers, unseen, strict=True))
+        attempts = policy.attempt(unseen, look_up, 0.0, chance)
+        right = sum(attempt.team == ticket.team for attempt, ticket in zip(attempts, unseen, strict=True))
         low, share, high = (f"{100 * bound:.1f}" for bound in wilson_interval(right, len(unseen)))
         print(f"{name}, seed {seed}: {tickets} tickets, {policy.version} steps: {share} % [{low}, {high}]", flush=True)
 
-    numbers = iter(range(TICKETS))
-    singles = SingleAttempts(policy, trial, seed, chance)
-    for tickets in range(BETWEEN, TICKETS + BETWEEN, BETWEEN):
-        next_numbers = islice(numbers, BETWEEN)
-        while batch := (
-            singles.next_batch(next_numbers)
-            if trial.group_size == 1
-            else next_groups(policy, trial, seed, next_numbers, chance)
-        ):
+    numbers = iter(range(amounts.episodes))
+    batches = (Singles if trial.group_size == 1 else Groups)(policy, trial, seed, chance)
+    for begun in range(0, amounts.episodes, every):
+        next_numbers = islice(numbers, every)
+        while batch := batches.next_batch(next_numbers):
             policy.train(batch, trial)
-        evaluate(tickets)
+        evaluate(min(begun + every, amounts.episodes))
     policy.close()
 
 
@@ -288,13 +346,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="NAME", choices=TRIALS, help=", ".join(TRIALS))
     parser.add_argument("--seed", type=int, default=0, help="of the traffic, the verdicts and the sampling")
+    parser.add_argument("--every", type=int, default=800, metavar="TICKETS", help="between two evaluations")
     parser.add_argument("--device", default="cpu", help="torch's name of it, such as cuda")
     parser.add_argument("--regression", action="store_true", help="a regression on words in place of SmolLM2")
     options = parser.parse_args()
+    if options.regression and any(TRIALS[name].distill or TRIALS[name].job.task is ORDERS for name in options.names):
+        parser.error("a regression on words takes no hint and calls no tool: leave out --regression")
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
             policy = RegressionPolicy() if options.regression else Policy(TRIALS[name], Path(folder), options.device)
-            learn(name, options.seed, policy)
+            learn(name, options.seed, options.every, policy)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -76,3 +77,21 @@ def test_a_step_is_recorded_once_for_each_model_and_shape(base_model: Path) -> N
 
 def test_sizes_are_rounded_up_to_powers_of_two_within_the_limit() -> None:
     assert [round_up(count, 48) for count in (1, 2, 3, 5, 33, 48)] == [1, 2, 4, 8, 48, 48]
+
+
+@torch.inference_mode()
+def test_rows_take_memory_for_their_tokens_and_not_for_what_they_may_hold(base_model: Path) -> None:
+    model, config = load_model(base_model)
+    rows, resident = 24, resident_bytes()
+    pool = CachePool(replace(config, max_tokens=2**15), rows, device=CPU, dtype=torch.float32)
+    pool.attach(model)
+    for row in range(rows):
+        pool.aim(torch.tensor([row]), torch.arange(4)[None], 0)
+        trunk(model, torch.tensor([[5, 6, 7, 8]]))
+    assert resident_bytes() - resident < 24 * 2**20
+
+
+def resident_bytes() -> int:
+    """Return what this process holds of the machine's memory."""
+    (line,) = (line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Rss:"))
+    return int(line.split()[1]) * 1024

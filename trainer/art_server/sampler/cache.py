@@ -5,10 +5,12 @@ between decoding steps. One pool serves all loaded weight versions, since a row 
 what it holds until it is taken, and later requests copy the beginning that they share with it.
 """
 
+import math
+import mmap
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -119,8 +121,13 @@ class _LayerCache:
 
 
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory of the processor only where they are written: most rows are short."""
+    """Zeros that take memory of the processor only where they are written: most rows are short.
+
+    Huge pages would take 2 MB for a token of each head. NumPy asks for them, and some systems need no asking.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
-    size = torch.empty((), dtype=dtype).element_size()
-    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * size), dtype=np.uint8)).view(dtype)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    if sys.platform == "linux":
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import ClosedGroup, GroupClosedBy
@@ -29,7 +30,6 @@ from rollbus.streams.stages.grouping.advantages import (
 )
 from rollbus.streams.stages.grouping.keys import (
     BEGINNERS,
-    SEPARATOR,
     fingerprint,
     open_group_key,
     problem_key,

@@ -60,7 +60,7 @@ def event_id(episode_id: str, writer_id: str, sequence: int) -> str:
 
 def pause_name(thread: object) -> str:
     """Name of the pause of what runs under a framework's id of a thread; ids of sub-agents follow slashes."""
-    return PAUSE_PREFIX + _escape(str(thread), "/")
+    return PAUSE_PREFIX + escape(str(thread), "/")
 
 
 def conversation_name(conversation: object) -> str:
@@ -70,10 +70,11 @@ def conversation_name(conversation: object) -> str:
 
 def join_parts(*parts: object) -> str:
     """Join parts with colons so that no other parts give the same text: `%3A` is a colon within a part, `%25` a `%`."""
-    return ":".join(_escape(str(part), ":") for part in parts)
+    return ":".join(escape(str(part), ":") for part in parts)
 
 
-def _escape(text: str, character: str) -> str:
+def escape(text: str, character: str) -> str:
+    """Return a text without a character, another for each text: what it is written as begins with a percent sign."""
     return text.replace("%", "%25").replace(character, f"%{ord(character):X}")
 
 

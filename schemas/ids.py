@@ -125,6 +125,11 @@ def group_hint(*, group_id: str | None, task: str, example_id: str | None, openi
     return join_parts("opening", task, opening_hash)
 
 
+def without_version(model: str) -> str:
+    """Return the name of a model without the version that follows `@`."""
+    return model.partition("@")[0]
+
+
 def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:
     """Key that sorts names with their numbers as numbers: `e2` before `e10`. Only equal names have equal keys.
 

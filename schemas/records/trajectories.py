@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.ids import parse_json
+from rollbus.schemas.ids import parse_json, without_version
 from rollbus.schemas.records.events import Message, Signal, StopReason
 from rollbus.schemas.records.tokens import token_count
 
@@ -212,7 +212,7 @@ def call_ids(turn: Turn) -> Iterator[str]:
 def trained_model(trajectory: Trajectory) -> str:
     """Return the model, without its version, of the first trainable turn, else of the first; empty without turns."""
     turn = next((turn for turn in trajectory.turns if turn.trainable), next(iter(trajectory.turns), None))
-    return "" if turn is None else turn.model.partition("@")[0]
+    return "" if turn is None else without_version(turn.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
+from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id, without_version
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
@@ -207,7 +207,7 @@ def _find_problem(
 def _is_targeted(turn: TurnRecorded, config: AssemblyConfig) -> bool:
     if config.target_functions and turn.function not in config.target_functions:
         return False
-    return config.target_model is None or turn.model.partition("@")[0] == config.target_model
+    return config.target_model is None or without_version(turn.model) == config.target_model
 
 
 def _to_plain(message: Message) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class TurnReward:
     confidence: float = 1.0
     """Between 0 and 1; how much it counts among several values of one component."""
     weight: float = 1.0
-    """Of the component in the score."""
+    """Of the component in the score; less where the score was clipped, and the turn's reward with it."""
     share: float = 1.0
     """What part of the value is in the component's: 1 in a sum, less in a mean."""
     signal: str = ""

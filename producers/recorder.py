@@ -22,6 +22,7 @@ from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending import process_hooks
 from rollbus.producers.sending.counters import Counters, prometheus_text
 from rollbus.producers.sending.sink import EventSink
+from rollbus.schemas import ids
 from rollbus.schemas.records.events import Signal
 from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -218,7 +219,7 @@ class Recorder:
         the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
         """
         if conversation is not None:
-            alias = f"conversation:{conversation}" if conversation != "" else ""  # an empty one names nothing
+            alias = ids.conversation_name(conversation) if conversation != "" else ""  # an empty one names nothing
         fields = {
             "name": report_name(name, signal),
             "signal": signal,

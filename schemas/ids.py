@@ -16,6 +16,8 @@ NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 
 PAUSE_PREFIX = "pause:"
 """Begins the name by which a paused episode is resumed from a process that does not know its id."""
+CONVERSATION_PREFIX = "conversation:"
+"""Begins the alias by which a conversation is known."""
 SEPARATOR = "\x1f"
 """ASCII's unit separator, which no id may hold."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -57,8 +59,23 @@ def event_id(episode_id: str, writer_id: str, sequence: int) -> str:
 
 
 def pause_name(thread: object) -> str:
-    """Name of the pause of what runs under a framework's id of a thread; ids of sub-agents follow a slash."""
-    return PAUSE_PREFIX + str(thread).replace("/", "%2F")
+    """Name of the pause of what runs under a framework's id of a thread; ids of sub-agents follow slashes."""
+    return PAUSE_PREFIX + escape(str(thread), "/")
+
+
+def conversation_name(conversation: object) -> str:
+    """Alias that passes from each episode of a conversation to the next."""
+    return f"{CONVERSATION_PREFIX}{conversation}"
+
+
+def join_parts(*parts: object) -> str:
+    """Join parts with colons so that no other parts give the same text: `%3A` is a colon within a part, `%25` a `%`."""
+    return ":".join(escape(str(part), ":") for part in parts)
+
+
+def escape(text: str, character: str) -> str:
+    """Return a text without a character, another for each text: what it is written as begins with a percent sign."""
+    return text.replace("%", "%25").replace(character, f"%{ord(character):X}")
 
 
 def reward_event_id(target: str, name: str, key: str) -> str:
@@ -104,8 +121,13 @@ def group_hint(*, group_id: str | None, task: str, example_id: str | None, openi
     if group_id is not None:
         return f"group:{group_id}"
     if example_id is not None:
-        return f"example:{task}:{example_id}"
-    return f"opening:{task}:{opening_hash}"
+        return join_parts("example", task, example_id)
+    return join_parts("opening", task, opening_hash)
+
+
+def without_version(model: str) -> str:
+    """Return the name of a model without the version that follows `@`."""
+    return model.partition("@")[0]
 
 
 def natural_order(name: str) -> tuple[list[tuple[int, str]], str]:

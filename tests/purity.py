@@ -36,6 +36,7 @@ PURE: Mapping[str, Room] = {
             "schemas/read_only.py",
             "schemas/principals.py",
             "schemas/signing.py",
+            "schemas/shares.py",
         ),
         ("schemas/codec",),
     ),
@@ -51,7 +52,7 @@ PURE: Mapping[str, Room] = {
         ("schemas/records",),
         but_not=("streams/rewards/endpoint.py", "streams/rewards/registry.py"),
     ),
-    "streams/stages/delivery/evidence": Room(("streams/stages/delivery/evidence/*",)),
+    "streams/stages/delivery/evidence": Room(("streams/stages/delivery/evidence/*",), ("schemas/records",)),
     "rollbus/estimates": Room(
         tuple(
             f"rollbus/estimates/{name}.py"

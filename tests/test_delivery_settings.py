@@ -59,6 +59,12 @@ def test_contradictory_settings_of_a_delivery_are_refused(delivery: dict[str, An
     assert says in refusal(tmp_path, delivery=delivery)
 
 
+def test_checks_of_other_evaluations_have_other_names_wherever_a_colon_is(tmp_path: Path) -> None:
+    checks = [{"evaluation": "off-policy", "metric": "b:c"}, {"evaluation": "off-policy:b", "metric": "c"}]
+    validation = {"name": "off-policy:b", "agent": "m:f", "episodes": 1}
+    assert refusal(tmp_path, delivery={"checks": checks}, trainer={**SERVE, "validation": validation}) == ""
+
+
 @pytest.mark.parametrize(
     ("sections", "says"),
     [

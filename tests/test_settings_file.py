@@ -153,8 +153,11 @@ def test_a_mistake_is_shown_with_its_place(
         ),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
+        ("runs: [{model: team@eu}]", r"model: .*'team@eu' has an `@`, where the version of a model begins"),
+        ("runs: [{filter: {models: [agent, agent@3]}}]", r"models\[1\]: .*write the name before it alone"),
+        ("assembly: {target_model: agent@3}", r"target_model: .*write the name before it alone"),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

@@ -9,11 +9,15 @@ from mlflow.exceptions import MlflowException
 
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import hash_bytes
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 TAG = "rollbus.run"
-_REFUSED_CHARACTERS = re.compile(r"[^\w\-. :/]")
-"""Characters that MLflow refuses in names: one such point would block all later ones."""
+_REFUSED_CHARACTERS = re.compile(r"[^\w\-. /]")
+"""Characters that MLflow refuses in names, and the colon, which stands around their codes."""
+_REFUSED_PARTS = ("", ".", "..")
+"""Between the slashes of a name: MLflow takes names for paths."""
+_LONGEST_NAME = 250
 _CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 """For what the environment does not set: a wrong address stops the start at once, and `follow_kafka` tries again later.
 Without them the client tries eight times, for four minutes."""
@@ -58,7 +62,7 @@ class MlflowLogger:
     def _log(self, run_id: str, step: int, at_ms: int, points: dict[str, float]) -> None:
         """Log the points that MLflow does not have yet: a record that is read again changes nothing."""
         mlflow_run = self._open_run(run_id)
-        points = {_REFUSED_CHARACTERS.sub("_", name): value for name, value in points.items()}
+        points = {name_of_point(name): value for name, value in points.items()}
         new_points = {name: value for name, value in points.items() if step not in self._find_steps(mlflow_run, name)}
         if new_points:
             metrics = [Metric(name, value, at_ms, step) for name, value in new_points.items()]
@@ -80,3 +84,13 @@ class MlflowLogger:
             run = runs[0] if runs else self._client.create_run(self._experiment, tags={TAG: name}, run_name=name)
             self._mlflow_runs[run_id] = run.info.run_id
         return self._mlflow_runs[run_id]
+
+
+def name_of_point(name: str) -> str:
+    """Return a name that MLflow takes, another for each name: a point that it refuses would block all later ones."""
+    text = _REFUSED_CHARACTERS.sub(lambda match: f":{ord(match[0]):x}:", name)
+    text = "/".join(f":{part}" if part in _REFUSED_PARTS else part for part in text.split("/"))
+    if len(text) <= _LONGEST_NAME:
+        return text
+    digest = f":{hash_bytes(name.encode())}"
+    return text[: _LONGEST_NAME - len(digest)].rstrip("/.") + digest

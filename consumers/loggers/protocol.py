@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
+from rollbus.schemas.ids import escape
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 
@@ -35,9 +36,10 @@ def step_points(record: StepCompleted) -> dict[str, float]:
 
 
 def evaluation_points(record: Evaluation) -> dict[str, float]:
-    """Return a measurement's numbers by name."""
-    points = {f"evaluation/{record.name}/{name}": value for name, value in record.metrics.items()}
-    return _finite(points | {f"evaluation/{record.name}/episodes": float(record.episodes)})
+    """Return a measurement's numbers by name; a slash in its own name is `%2F`, so that no other's have the same."""
+    prefix = f"evaluation/{escape(record.name, '/')}"
+    points = {f"{prefix}/{name}": value for name, value in record.metrics.items()}
+    return _finite(points | {f"{prefix}/episodes": float(record.episodes)})
 
 
 def _finite(points: Mapping[str, float]) -> dict[str, float]:

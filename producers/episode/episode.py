@@ -18,8 +18,8 @@ from rollbus.producers.episode.outbox import Outbox, address_of, root_of
 from rollbus.producers.episode.rewards import (
     KEYED,
     MOST_CHARACTERS,
-    conversation_alias,
     encodable_texts,
+    hosts_name,
     last_words,
     nonempty_text,
     report_name,
@@ -218,8 +218,8 @@ class Episode:
         parent_id = self.parent.id if self.parent else None
         fields = dict(fields)
         conversation, message = fields.pop("conversation", None), fields.pop("message", None)
-        if conversation is not None and self.parent is None:
-            self._conversation = conversation_alias(conversation)
+        if conversation not in (None, "") and self.parent is None:
+            self._conversation = ids.conversation_name(nonempty_text(conversation))
             labels["conversation"] = self.outbox.redacted(readable_text(conversation), "labels") or ""
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
         if message is not None:
@@ -323,7 +323,7 @@ class Episode:
         return True
 
     def _alias(self, alias: str) -> None:
-        alias = nonempty_text(alias)
+        alias = hosts_name(alias, ids.PAUSE_PREFIX, ids.CONVERSATION_PREFIX)
         if not self.sampled or self.dropped:
             return
         if self.root_id.startswith(ids.PAUSE_PREFIX):

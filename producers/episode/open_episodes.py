@@ -16,10 +16,10 @@ from urllib.parse import unquote
 from rollbus.producers.episode import context, tracing
 from rollbus.producers.episode.episode import Episode, is_unsampled
 from rollbus.producers.episode.outbox import CHILD_SEPARATOR, Outbox
-from rollbus.producers.episode.rewards import nonempty_text
+from rollbus.producers.episode.rewards import hosts_name, nonempty_text
 from rollbus.producers.episode.sampling import is_sampled
 from rollbus.producers.turns.answer import text_of
-from rollbus.schemas.ids import pause_name
+from rollbus.schemas.ids import PAUSE_PREFIX, pause_name
 
 logger = logging.getLogger(__name__)
 MAX_IDS = 10_000
@@ -90,8 +90,9 @@ class OpenEpisodes:
         fields: Mapping[str, Any],
         traceparent: str | None,
     ) -> Episode:
-        """Open an episode, a child of `parent` or of the current one, and write its start."""
+        """Open an episode, a child of `parent` or of the current one, and write its start; an empty id is none."""
         outbox = self._outbox
+        episode_id = None if episode_id in (None, "") else hosts_name(episode_id, PAUSE_PREFIX)
         parent, is_given = parent or self.current(), episode_id is not None
         if parent is not None and episode_id is not None:
             self._warn_of_own_id(episode_id, parent)
@@ -187,10 +188,8 @@ class OpenEpisodes:
 
     def silent(self, episode_id: str | None) -> Episode:
         """Return a handle that records nothing: what the host gets where opening an episode failed."""
-        writer_id = self._outbox.writer_id
-        return Episode(
-            self._outbox, episode_id or str(uuid.uuid4()), writer_id=writer_id, started_at_ms=0, sampled=False
-        )
+        known_id = episode_id if isinstance(episode_id, str) and episode_id else str(uuid.uuid4())
+        return Episode(self._outbox, known_id, writer_id=self._outbox.writer_id, started_at_ms=0, sampled=False)
 
     def is_sampled(self, episode_id: str) -> bool:
         """Say whether what concerns this episode is recorded, as far as is known here."""

@@ -26,7 +26,7 @@ from rollbus.schemas.records.drops import ProducerReport
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS, Topic
 
-CHILD_SEPARATOR = "/"
+CHILD_SEPARATOR = "//"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 """Text that replaces a client's key; shorter ones are placeholders."""
@@ -39,9 +39,9 @@ def address_of(episode_id: str) -> tuple[Topic, str]:
 
 
 def root_of(episode_id: str) -> str:
-    """Return the outermost parent's id: a child's id is ROOT/UUID, so feedback finds its partition by the id alone.
+    """Return the outermost parent's id: a child's id is ROOT//UUID, so feedback finds its partition by the id alone.
 
-    Any other id is its own root, such as a host's `tenant/order-7`: forgetting one order must not forget the tenant.
+    Any other id is its own root, such as a host's `tenant/UUID`: forgetting one order must not forget the tenant.
     """
     root, _, suffix = episode_id.rpartition(CHILD_SEPARATOR)
     return root if root and _UUID.fullmatch(suffix) else episode_id

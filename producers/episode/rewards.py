@@ -39,11 +39,6 @@ def send_reward(
     return event_id if outbox.submit(topic, kafka_key, reward, episode_id="") else None
 
 
-def conversation_alias(conversation: Any) -> str:
-    """Return the alias that passes from each episode of a conversation to the next."""
-    return f"conversation:{nonempty_text(conversation)}"
-
-
 def report_name(name: str, signal: str) -> str:
     """Return the name of a report; one with a signal has a name of its own, unless the caller gives another."""
     return NEXT_TURN if signal and name == "reward" else name
@@ -72,6 +67,15 @@ def _text_of_content(content: Any) -> str | None:
         return None
     parts = (part.get("text") for part in content if isinstance(part, Mapping))
     return "\n".join(part for part in parts if isinstance(part, str)) or None
+
+
+def hosts_name(value: Any, *taken_beginnings: str) -> str:
+    """Return an id or an alias that the host chose as text; raises where it begins like a name that is made here."""
+    text = nonempty_text(value)
+    for beginning in taken_beginnings:
+        if text.startswith(beginning):
+            raise ValueError(f"{text!r} begins with {beginning!r}, as names of rollbus do; begin it with another word")
+    return text
 
 
 def nonempty_text(value: Any) -> str:

@@ -6,13 +6,23 @@ Parsed once at the edge, frozen afterwards; an unknown key is an error. Times ar
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rollbus.schemas.ids import content_hash
+from rollbus.schemas.ids import content_hash, join_parts, without_version
 
 MINUTE_MS = 60_000
 PassDown = Literal["none", "inherit", "split", "by_name"]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _require_no_version(model: str) -> str:
+    if without_version(model) != model:
+        raise ValueError(f"{model!r} has an `@`, where the version of a model begins; write the name before it alone")
+    return model
+
+
+ModelName = Annotated[str, AfterValidator(_require_no_version)]
+"""Of a model without its version, as scores have it."""
 
 
 def _is_empty(value: Any) -> bool:
@@ -47,7 +57,7 @@ class AssemblyConfig(Config):
     """How long assembly waits for missing events after EpisodeEnded."""
     target_functions: tuple[str, ...] = ()
     """Turns of other functions are context only; empty means all."""
-    target_model: str | None = None
+    target_model: ModelName | None = None
     min_episode_length: int = Field(default=1, ge=1)
     """Fewest turns a trajectory must have."""
     include_tool_calls: bool = True
@@ -136,7 +146,7 @@ class FilterConfig(Config):
 
     tasks: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
+    models: tuple[ModelName, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
     without_tokens: bool = False
     """Also those that lack only token ids or log-probs: for a backend that trains on messages."""
@@ -314,7 +324,7 @@ class CheckConfig(Config):
     @property
     def name(self) -> str:
         """Return the name under which decisions give its numbers."""
-        return f"{self.evaluation}:{self.metric}"
+        return join_parts(self.evaluation, self.metric)
 
 
 class DeliveryConfig(Config):
@@ -382,7 +392,7 @@ class RunConfig(Config):
     """One model's training over the log."""
 
     run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
-    model: str = "agent"
+    model: ModelName = "agent"
     filter: FilterConfig = FilterConfig()
     grouping: GroupingConfig = GroupingConfig()
     curriculum: CurriculumConfig = CurriculumConfig()

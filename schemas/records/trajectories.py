@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.ids import parse_json
+from rollbus.schemas.ids import parse_json, without_version
 from rollbus.schemas.records.events import Message, Signal, StopReason
 from rollbus.schemas.records.tokens import token_count
 
@@ -133,7 +133,7 @@ class TurnReward:
     confidence: float = 1.0
     """Between 0 and 1; how much it counts among several values of one component."""
     weight: float = 1.0
-    """Of the component in the score."""
+    """Of the component in the score; less where the score was clipped, and the turn's reward with it."""
     share: float = 1.0
     """What part of the value is in the component's: 1 in a sum, less in a mean."""
     signal: str = ""
@@ -212,7 +212,7 @@ def call_ids(turn: Turn) -> Iterator[str]:
 def trained_model(trajectory: Trajectory) -> str:
     """Return the model, without its version, of the first trainable turn, else of the first; empty without turns."""
     turn = next((turn for turn in trajectory.turns if turn.trainable), next(iter(trajectory.turns), None))
-    return "" if turn is None else turn.model.partition("@")[0]
+    return "" if turn is None else without_version(turn.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

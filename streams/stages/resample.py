@@ -17,6 +17,7 @@ from rollbus.schemas.ids import content_hash, stable_id
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.trajectories import RewardRevised, Trajectory, trained_model
+from rollbus.schemas.shares import share_of
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
 from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.rows import INT, json_codec
@@ -169,7 +170,7 @@ class ResampleStage(RunStage[ResampleState]):
         if budget.tokens_per_hour is not None and allowance:
             limits.append((self._share_of(budget.tokens_per_hour, partition) - hour.tokens) // allowance)
         if budget.share is not None:
-            limits.append(int(budget.share * hour.traffic) - hour.attempts)
+            limits.append(int(share_of(budget.share, hour.traffic)) - hour.attempts)
         count = min(limits)
         return count if count >= max(1, config.grouping.min_group_size - 1) else 0
 

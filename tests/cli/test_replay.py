@@ -194,6 +194,15 @@ def test_a_function_that_takes_a_trajectory_and_context_is_accepted(given: str, 
     assert plan_for(Settings(), reward=f"{tmp_path / 'mine.py'}:good").new_scoring is not None
 
 
+def test_a_reward_may_be_in_a_folder_whose_name_has_a_colon(tmp_path: Path) -> None:
+    file = tmp_path / "12:30" / "mine.py"
+    file.parent.mkdir()
+    file.write_text("good = lambda trajectory, context: 1.0\n")
+    assert plan_for(Settings(), reward=f"{file}:good").new_scoring is not None
+    with pytest.raises(ConfigurationError, match="is a Python file; name its function too"):
+        plan_for(Settings(), reward=str(file))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -664,3 +664,11 @@ async def test_the_logged_trajectories_of_an_earlier_process_count(tmp_path: Pat
     assert episodes == {"1", "2"}, "the second process' answers were 3 and 4"
     rows = rows_in(tmp_path / "files" / "epoch-0.jsonl")
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"]
+
+
+def test_models_are_filtered_by_the_names_that_scores_have(tmp_path: Path) -> None:
+    plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")
+    for llm in plain["llms"].values():
+        llm["model_name"] = "claude-3-5-sonnet@20240620"
+    run = settings_of(read(tmp_path, plain), RUN, "test.")["runs"][0]
+    assert run["filter"]["models"] == ["agent", "claude-3-5-sonnet"]

@@ -98,6 +98,25 @@ def test_turns_of_the_base_model_have_version_zero_of_the_trained_one() -> None:
     assert isinstance(copies[-1], WriterClosed), "rewards that came later are in before the end"
 
 
+@pytest.mark.parametrize("ids", [("support", "refund:17", "support:refund", "17"), ("shop", "17", "support", "17")])
+def test_examples_of_two_tasks_are_not_compared(ids: tuple[str, str, str, str]) -> None:
+    (first_task, first_example, second_task, second_example), events = ids, record_traffic()
+    named = {"e0": (first_task, first_example), "e1": (second_task, second_example)}
+    for place, event in enumerate(events):
+        if isinstance(event, EpisodeStarted) and event.example_id in named:
+            task, example_id = named[event.example_id]
+            events[place] = replace(event, task=task, example_id=example_id)
+    episodes, _ = choose_episodes(events, LogTrajectoryBuilderConfig(tasks=(first_task, second_task)))
+    copies = [
+        copied(episode, attempt, group, ("base", "agent"))
+        for attempt, episode, group in attempts_at(episodes, "run", 0, 8)
+        if episode.start.example_id in (first_example, second_example)
+    ]
+    starts = [event for copy in copies for event in copy if isinstance(event, EpisodeStarted)]
+    assert Counter(start.group_size for start in starts) == {2: 4}
+    assert len({start.group_id for start in starts}) == len({start.example_id for start in starts}) == 2
+
+
 @pytest.mark.parametrize(
     ("chosen", "number"),
     [

@@ -37,6 +37,43 @@ def test_explicit_group_wins_over_example_and_opening() -> None:
     assert ids.group_hint(group_id=None, task="t", example_id=None, opening_hash="o") == "opening:t:o"
 
 
+NEAR_TEXT = st.lists(st.sampled_from((":", "%", "%3A", "%25", "/", "a", "")), max_size=4).map("".join)
+"""Texts that run into each other if they can."""
+PARTS = st.lists(TEXT | NEAR_TEXT, min_size=1, max_size=4)
+
+
+@given(PARTS, PARTS)
+def test_only_equal_parts_give_the_same_joined_text(left: list[str], right: list[str]) -> None:
+    assert (ids.join_parts(*left) == ids.join_parts(*right)) == (left == right)
+
+
+def test_parts_without_a_colon_are_joined_as_they_are() -> None:
+    assert ids.join_parts("example", "web-search/v2", "é 17") == "example:web-search/v2:é 17"
+
+
+HINTED = st.fixed_dictionaries(
+    {"group_id": st.none() | NEAR_TEXT, "task": NEAR_TEXT, "example_id": st.none() | NEAR_TEXT, "opening_hash": TEXT}
+)
+
+
+@given(HINTED, HINTED)
+def test_only_possible_members_of_a_group_share_its_hint(left: dict[str, Any], right: dict[str, Any]) -> None:
+    def facts(hinted: dict[str, Any]) -> list[str]:
+        if hinted["group_id"] is not None:
+            return ["group", hinted["group_id"]]
+        if hinted["example_id"] is not None:
+            return ["example", hinted["task"], hinted["example_id"]]
+        return ["opening", hinted["task"], hinted["opening_hash"]]
+
+    assert (ids.group_hint(**left) == ids.group_hint(**right)) == (facts(left) == facts(right))
+
+
+@given(NEAR_TEXT, NEAR_TEXT)
+def test_only_one_thread_has_a_pauses_name(left: str, right: str) -> None:
+    assert (ids.pause_name(left) == ids.pause_name(right)) == (left == right)
+    assert "/" not in ids.pause_name(left)
+
+
 @given(TEXT, TEXT)
 def test_a_stable_id_is_the_uuid5_of_its_parts(kind: str, part: str) -> None:
     name = f"{kind}\x1f{part}\x1f7"

@@ -16,6 +16,7 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.steps import DroppedMember
 from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.shares import share_of
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.loop.inspection import Inspected
 
@@ -96,7 +97,7 @@ def _find_excess(sources: Sequence[str], share: float) -> list[int]:
     """
     counts = Counter(sources)
     most = max(counts.values(), default=0)
-    while most > share * sum(min(count, most) for count in counts.values()):
+    while most > share_of(share, sum(min(count, most) for count in counts.values())):
         most -= 1
     places: Counter[str] = Counter()
     excess = []

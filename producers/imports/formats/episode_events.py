@@ -130,7 +130,7 @@ class EpisodeWriter:
         envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)
         yield ImportedEvent(AliasDeclared(**envelope, alias=trace.id), trace.principal)
         if session := text_of(trace.labels.get(SESSION)):
-            alias = f"conversation:{session}"
+            alias = ids.conversation_name(session)
             envelope = self._envelope(ids.stable_id("alias", alias, self.episode_id), KEYED, self._started_ms)
             declared = AliasDeclared(**envelope, alias=alias, conversation=True, message=self._first_message)
             yield ImportedEvent(declared, trace.principal)

@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Config)
 
 def parse_scoring(text: str, registry: Registry) -> tuple[ScoringConfig, Registry]:
     """Return the scoring that `--reward` names, and the registry with its function."""
-    path, _, function = text.partition(":")
+    path, _, function = text.rpartition(":")
     if function and path.endswith(".py"):
         name = f"{Path(path).stem}.{function}"
         loaded = _load_function(Path(path), function)
@@ -40,7 +40,7 @@ def parse_scoring(text: str, registry: Registry) -> tuple[ScoringConfig, Registr
             f"--reward {text!r} is neither a file, nor `file.py:function`, nor a registered reward; "
             f"{nearest(text, registry)}"
         )
-    if path.endswith(".py"):
+    if text.endswith(".py"):
         raise ConfigurationError(f"--reward {text!r} is a Python file; name its function too: {text}:function")
     return _validate(ScoringConfig, _read_section(Path(text), "scoring"), "--reward"), registry
 

@@ -24,6 +24,7 @@ from rollbus.nemo.evaluation import Play
 from rollbus.nemo.production.telemetry import production_settings
 from rollbus.nemo.runs.run import current_run
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
+from rollbus.schemas.ids import join_parts
 from rollbus.schemas.records.events import (
     EpisodeEnded,
     EpisodeStarted,
@@ -120,7 +121,7 @@ def attempts_at(
         by_example[start.task, start.example_id or start.episode_id].append(episode)
     for (task, example), attempts in by_example.items():
         for part, members in enumerate(batched(attempts, group_size)):
-            group_id = group_id_of(run_id, epoch, f"{task}:{example}:{part}")
+            group_id = group_id_of(run_id, epoch, join_parts(task, example, part))
             for generation, episode in enumerate(members):
                 attempt = ExampleAttempt(run_id, epoch, episode.start.episode_id, generation)
                 yield attempt, episode, (group_id, len(members))
@@ -135,7 +136,7 @@ def copied(
         ours = replace(event, episode_id=attempt.episode_id, root_episode_id=attempt.episode_id)
         if isinstance(ours, EpisodeStarted):
             labels = {**ours.labels, "task": ours.task, **labels_of(attempt)}
-            example = ours.example_id or ours.episode_id
+            example = join_parts(ours.task, ours.example_id) if ours.example_id else ours.episode_id
             group_id, size = group
             ours = replace(ours, task=TASK, example_id=example, group_id=group_id, group_size=size, labels=labels)
         elif isinstance(ours, TurnRecorded) and ours.policy_version is None and ours.model == base_name:

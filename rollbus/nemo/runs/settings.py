@@ -18,6 +18,7 @@ from rollbus.nemo.components import ARTBackendConfig, ARTTrainingConfig, BusTrai
 from rollbus.nemo.curriculum import NO_LIMIT, curriculum_config
 from rollbus.nemo.runs.plan import Plan
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import without_version
 from rollbus.settings import Settings
 
 GROUP_WINDOW_MS = 30_000
@@ -88,7 +89,8 @@ def _assembly(plan: Plan) -> dict[str, Any]:
 def _target_model(plan: Plan, name: str) -> str:
     """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
     model_name = str(getattr(plan.config.llms[name], "model_name", name)) if name in plan.config.llms else name
-    return plan.trained[1] if plan.trained is not None and model_name == plan.trained[0] else model_name
+    target = plan.trained[1] if plan.trained is not None and model_name == plan.trained[0] else model_name
+    return without_version(target)
 
 
 def _run(plan: Plan, run_id: str) -> dict[str, Any]:
@@ -131,7 +133,8 @@ def _models(plan: Plan, model: str) -> list[str]:
     """Return the models whose episodes count: the trained one; where none is trained here, all that are asked."""
     if plan.trained is not None:
         return [model]
-    return sorted({str(getattr(llm, "model_name", name)) for name, llm in plan.config.llms.items()} | {model})
+    asked_models = (str(getattr(llm, "model_name", name)) for name, llm in plan.config.llms.items())
+    return sorted({without_version(asked_model) for asked_model in asked_models} | {model})
 
 
 def _token(backend: ARTBackendConfig) -> dict[str, str]:

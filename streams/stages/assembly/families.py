@@ -67,8 +67,9 @@ def pass_rewards_down(
 
 def _find_rule(rules: Mapping[str, PassDown], report: str, agent: str) -> tuple[str, PassDown]:
     """Return the name under which a root's report reaches an agent's episodes, and by which rule."""
-    name, _, meant_agent = report.rpartition(".")
-    if name and rules.get(name) == "by_name":
-        return name, "by_name" if meant_agent == agent else "none"
+    names = [name for name, rule in rules.items() if rule == "by_name" and report.startswith(f"{name}.")]
+    if names:
+        name = next((name for name in names if report == f"{name}.{agent}"), "")
+        return name, "by_name" if name else "none"
     rule = rules.get(report, rules.get("*", "none"))
     return report, "none" if rule == "by_name" else rule

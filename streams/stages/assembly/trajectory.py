@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
+from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id, without_version
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
@@ -46,7 +46,7 @@ _make_trajectory = copier(
     EpisodeStarted,
     Trajectory,
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
-    "first_seen_ms",
+    *("example_id", "group_id", "first_seen_ms"),
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
     *("trainable", "untrainable_reason", "is_rewarded_after", "partial", "config_hash", "principal"),
 )
@@ -88,13 +88,14 @@ def build(
     reason = _find_problem(turns, targeted, problems, config, closing)
     prompt = next((turn.prompt_token_ids for turn in targeted if turn.prompt_token_ids), None)
     opening = messages_hash(map(_to_plain, turns[0].added_messages)) if turns else ""
+    example_id, group_id = start.example_id or None, start.group_id or None  # an empty id names nothing
     times = [event.occurred_at_ms for event in ordered if type(event) is not RewardReported]
     return _make_trajectory(
         start,
         trajectory_id=trajectory_id(start.episode_id),
-        group_hint=group_hint(
-            group_id=start.group_id, task=start.task, example_id=start.example_id, opening_hash=opening
-        ),
+        example_id=example_id,
+        group_id=group_id,
+        group_hint=group_hint(group_id=group_id, task=start.task, example_id=example_id, opening_hash=opening),
         started_at_ms=min(times),
         ended_at_ms=max(times),
         assembled_at_ms=closing.now_ms,
@@ -206,7 +207,7 @@ def _find_problem(
 def _is_targeted(turn: TurnRecorded, config: AssemblyConfig) -> bool:
     if config.target_functions and turn.function not in config.target_functions:
         return False
-    return config.target_model is None or turn.model.partition("@")[0] == config.target_model
+    return config.target_model is None or without_version(turn.model) == config.target_model
 
 
 def _to_plain(message: Message) -> dict[str, Any]:

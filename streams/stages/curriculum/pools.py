@@ -10,6 +10,7 @@ import math
 
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group
+from rollbus.schemas.shares import share_of
 from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sample_ids, spread
 
 
@@ -21,10 +22,11 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
         if group.group_id not in flat:
             members[_pool(group, memory, config)].append(group.group_id)
     shares = {"hard": config.hard_share, "normal": config.normal_share, "easy": config.easy_share}
+    counts = {pool: math.ceil(share_of(shares[pool], len(ids))) for pool, ids in members.items()}
     admitted_ids = {
         group_id
         for pool, ids in members.items()
-        for group_id in sample_ids(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
+        for group_id in sample_ids(ids, counts[pool], config.seed, window.run_id, window.index)
     }
     group_ids = [group.group_id for group in window.groups if group.group_id not in flat]
     return Decision(

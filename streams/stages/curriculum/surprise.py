@@ -9,13 +9,14 @@ import math
 
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group
+from rollbus.schemas.shares import share_of
 from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window
 
 
 def surprise(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     """Decide on one window; equally far groups keep their order of arrival."""
     with_signal = sorted((group for group in window.groups if group.has_signal), key=_distance, reverse=True)
-    count = math.ceil(len(with_signal) * config.surprise_share)
+    count = math.ceil(share_of(config.surprise_share, len(with_signal)))
     return Decision(
         memory,
         admitted=tuple(group.group_id for group in with_signal[:count]),

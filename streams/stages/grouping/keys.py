@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 
+from rollbus.schemas.ids import SEPARATOR, join_parts
 from rollbus.schemas.records.trajectories import Score
 from rollbus.streams.stages.grouping.tracker import Breadth
 
-SEPARATOR = "\x1f"
 BEGINNERS = "task:"
 """Begins the key of the group of a task's first attempts."""
 
 
 def problem_key(score: Score, strategy: str) -> str:
-    """Return what attempts at one problem share: an explicit group, else the example, else the prompt."""
+    """Return what attempts at one problem share: an explicit group, else the example, else the prompt.
+
+    Without token ids the messages of the opening are the prompt.
+    """
     if score.group_id is not None:
         return f"group:{score.group_id}"
     return _example(score) if strategy != "by_prompt" and score.example_id is not None else _prompt(score)
@@ -22,7 +25,7 @@ def open_group_key(score: Score, strategy: str) -> str:
     base = problem_key(score, strategy)
     if score.group_id is not None:
         return base
-    tools = score.tools_hash if base.startswith("prompt:") else ""
+    tools = score.tools_hash if base == _prompt(score) else ""
     return SEPARATOR.join((base, score.model, tools))
 
 
@@ -44,7 +47,7 @@ def level_keys(score: Score, similar_by: str | None) -> Iterator[tuple[Breadth, 
         cells = [score.opening_sketch[start : start + 2] for start in range(0, len(score.opening_sketch), 2)]
         yield "opening", tuple(f"cell:{place}:{cell}{SEPARATOR}{task}" for place, cell in enumerate(cells))
     elif similar_by in score.labels:
-        yield "opening", (f"label:{similar_by}:{score.labels[similar_by]}{SEPARATOR}{task}",)
+        yield "opening", (f"{join_parts('label', similar_by, score.labels[similar_by])}{SEPARATOR}{task}",)
     yield "example", (example_key(score),)
 
 
@@ -55,8 +58,9 @@ def example_key(score: Score) -> str:
 
 
 def _example(score: Score) -> str:
-    return f"example:{score.task}:{score.example_id}"
+    return join_parts("example", score.task, score.example_id)
 
 
 def _prompt(score: Score) -> str:
-    return f"prompt:{score.task}:{score.prompt_hash}"
+    kind, prompt = ("prompt", score.prompt_hash) if score.prompt_hash else ("opening", score.opening_hash)
+    return join_parts(kind, score.task, prompt)

@@ -66,14 +66,17 @@ def without_value(score: Score, waited_ms: int | None = None) -> tuple[DropReaso
 
 def mismatch_with_first(score: Score, first: Score, *, same_prompt: bool) -> str | None:
     """Return in what a score differs from the first of its group that it must share; None if it may join."""
-    for name in ("model", *(("prompt_hash", "tools_hash") if same_prompt else ())):
-        value, value_of_first = getattr(score, name), getattr(first, name)
-        if value != value_of_first:
-            field_name = name.removesuffix("_hash")
+    values, values_of_first = _shared_values(score), _shared_values(first)
+    for name in ("model", *(("prompt", "tools") if same_prompt else ())):
+        if values[name] != values_of_first[name]:
             return (
-                f"began with {field_name} {value_of_first} ({first.trajectory_id}), and this has {field_name} {value}"
+                f"began with {name} {values_of_first[name]} ({first.trajectory_id}), and this has {name} {values[name]}"
             )
     return None
+
+
+def _shared_values(score: Score) -> dict[str, str]:
+    return {"model": score.model, "prompt": score.prompt_hash or score.opening_hash, "tools": score.tools_hash}
 
 
 def is_unfinished(score: Score, trained_unfinished: Literal["rewarded_after", "all", "none"]) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import ClosedGroup, GroupClosedBy
@@ -29,7 +30,6 @@ from rollbus.streams.stages.grouping.advantages import (
 )
 from rollbus.streams.stages.grouping.keys import (
     BEGINNERS,
-    SEPARATOR,
     fingerprint,
     open_group_key,
     problem_key,
@@ -183,10 +183,12 @@ class GroupingStage(RunStage[GroupingState]):
         """Return the key of the group that a score joins; None for one that goes on alone."""
         config, strategy = state.config.value, state.config.value.grouping.strategy
         key, beginners = open_group_key(score, strategy), task_key(score)
-        is_one_of_several = score.group_id is not None and score.group_size != 1
+        is_alone = score.group_id is not None and score.group_size == 1
+        is_one_of_several = score.group_id is not None and not is_alone
         if strategy in ("by_example", "by_prompt") or (strategy == "adaptive" and is_one_of_several):
             return key
-        if strategy == "adaptive" and self._comes_with_others(state, score, key, config):
+        may_have_others = not is_alone or bool(config.grouping.rewards)
+        if strategy == "adaptive" and may_have_others and self._comes_with_others(state, score, key, config):
             self._gather(state, beginners, key)
             return key
         return beginners if beginners in state.groups or state.expect(score) is None else None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
@@ -272,25 +272,53 @@ def _check_value(value: Any, name: str) -> ComponentAnswer:
     return ComponentAnswer(number)
 
 
+class Combination(NamedTuple):
+    """What the components of a trajectory are worth together."""
+
+    value: float | None = None
+    """Weighted, summed and clipped; None while a component has no value, or with an error."""
+    error: str | None = None
+    total: float = 0.0
+    """Before it was clipped."""
+
+
 def combined(
     answers: Mapping[str, ComponentAnswer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
-) -> tuple[float | None, str | None]:
-    """Return the weighted, clipped sum, or an error; (None, None) while a component has no value.
+) -> Combination:
+    """Return the weighted, clipped sum, or an error.
 
     A component of weight 0 is only measured: the sum needs neither its value nor its success.
     """
     rewards = tuple(reward for reward in rewards if reward.weight)
     errors = [answer.error for reward in rewards if (answer := answers.get(reward.name)) and answer.error]
     if errors:
-        return None, "; ".join(errors)
+        return Combination(error="; ".join(errors))
     total = 0.0
     for reward in rewards:
         value = answers.get(reward.name, ComponentAnswer()).value
         if value is None:
-            return None, None
+            return Combination()
         total += reward.weight * value
-    if low is not None:
-        total = max(low, total)
-    if high is not None:
-        total = min(high, total)
-    return (total, None) if computable(total) else (None, f"the weighted sum is {total}")
+    clipped = total if low is None else max(low, total)
+    clipped = clipped if high is None else min(high, clipped)
+    return (
+        Combination(clipped, None, total)
+        if computable(clipped)
+        else Combination(error=f"the weighted sum is {clipped}")
+    )
+
+
+def fit_turns(
+    turns: Sequence[TurnReward], combination: Combination, low: float | None, high: float | None
+) -> tuple[TurnReward, ...]:
+    """Return turns that weigh less, all by one factor, where the sum was clipped: what they earn is clipped with it.
+
+    With both bounds, no turn earns more than lies between them.
+    """
+    factor, value, total = 1.0, combination.value, combination.total
+    if value is not None and value != total and total:
+        factor = min(1.0, max(0.0, value / total))
+    largest = max((abs(turn.weight * turn.value) for turn in turns if turn.value is not None), default=0.0)
+    if low is not None and high is not None and factor * largest > high - low:
+        factor = (high - low) / largest
+    return tuple(turns) if factor == 1 else tuple(replace(turn, weight=factor * turn.weight) for turn in turns)

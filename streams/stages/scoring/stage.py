@@ -19,7 +19,15 @@ from rollbus.schemas.records.trajectories import Location, RewardRevised, Score,
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
-from rollbus.streams.stages.scoring.answers import FIRST_TIME, RETRY_S, Asker, Before, ComponentAnswer, combined
+from rollbus.streams.stages.scoring.answers import (
+    FIRST_TIME,
+    RETRY_S,
+    Asker,
+    Before,
+    ComponentAnswer,
+    combined,
+    fit_turns,
+)
 from rollbus.streams.stages.scoring.header import make_header
 from rollbus.streams.stages.scoring.revision import answers_of_score, keep_own_words, trajectory_of_revision
 from rollbus.streams.state.configured_stage import ConfiguredStage
@@ -201,17 +209,20 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     def _score(self, state: ScoringState, score: Score, answers: Answers) -> Iterator[Outgoing]:
         """Write the answers into a score, keep it for revisions, and let it out; a score that failed leaves a drop."""
         config = state.config.value
-        value, error = combined(answers, config.rewards, config.clip_low, config.clip_high)
+        bounds = config.clip_low, config.clip_high
+        combination = combined(answers, config.rewards, *bounds)
+        value, error = combination.value, combination.error
         error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
         weights = {reward.name: reward.weight for reward in config.rewards}
+        turns = [
+            replace(turn, weight=weights[name], hint="" if score.excluded else turn.hint)
+            for name, component in answers.items()
+            if name in weights
+            for turn in component.turns
+        ]
         score = _copy_score(
             score,
-            turn_rewards=tuple(
-                replace(turn, weight=weights[name], hint="" if score.excluded else turn.hint)
-                for name, component in answers.items()
-                if name in weights
-                for turn in component.turns
-            ),
+            turn_rewards=fit_turns(turns, combination, *bounds),
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
             error=None if score.excluded or not error_text else error_text,

@@ -237,6 +237,63 @@ def test_a_slash_in_an_own_id_makes_no_family(recorder: Recorder, sink: MemorySi
     assert {record.key for record in sink.sent} == {b"tenant/order-7", b"tenant/order-8"}
 
 
+def test_a_uuid_after_a_slash_in_an_own_id_makes_no_family(recorder: Recorder, sink: MemorySink) -> None:
+    own_ids = [f"tenant/{uuid.UUID(int=number)}" for number in range(2)]
+    for own_id in own_ids:
+        with recorder.episode(task="plan", episode_id=own_id):
+            recorder.feedback(episode=own_id, reward=1.0, key="k")
+    assert {event.episode_id: event.root_episode_id for event in events(recorder, sink)} == {
+        own_id: own_id for own_id in own_ids
+    }
+
+
+def test_an_episode_may_have_a_number_as_its_own_id(recorder: Recorder, sink: MemorySink) -> None:
+    number: Any = 4711
+    with recorder.episode(task="plan", episode_id=number) as episode:
+        pass
+    assert (episode.id, {event.episode_id for event in events(recorder, sink)}) == ("4711", {"4711"})
+
+
+def test_an_empty_id_is_none(recorder: Recorder, sink: MemorySink) -> None:
+    for _ in range(2):
+        with recorder.episode(task="plan", episode_id="", conversation=""):
+            pass
+    starts = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
+    assert len({start.episode_id for start in starts} - {""}) == 2
+    assert [start.labels for start in starts] == [{}, {}]
+
+
+def test_the_host_is_safe_from_an_id_that_cannot_be_written(recorder: Recorder, sink: MemorySink) -> None:
+    class Unreadable:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    unreadable: Any = Unreadable()
+    with recorder.episode(task="plan", episode_id=unreadable) as episode:
+        assert episode.id
+    assert events(recorder, sink) == []
+    assert recorder.counters["hook_errors.start"] == 1
+
+
+@pytest.mark.parametrize("taken", ["pause:order 7", "conversation:17"])
+def test_an_alias_cannot_be_the_name_of_a_pause_or_a_conversation(
+    recorder: Recorder, sink: MemorySink, taken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with recorder.episode(task="plan") as episode:
+        recorder.alias(episode, taken)
+    assert recorder.flush(60)
+    assert not list(sink.records("aliases"))
+    assert "begin it with another word" in caplog.text
+
+
+def test_an_episode_cannot_have_the_name_of_a_pause(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="plan", episode_id="pause:order 7"):
+        pass
+    assert recorder.flush(60)
+    assert sink.sent == []
+    assert recorder.counters["hook_errors.start"] == 1
+
+
 def test_a_child_with_an_own_id_is_named_once(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
     with recorder.episode(task="plan", episode_id="order-7"):
         for number in range(2):

@@ -59,7 +59,23 @@ def test_mlflow_keeps_each_point_once_under_its_step(tmp_path: Path, monkeypatch
         (1, 1.5)
     ]
     assert run.data.metrics["evaluation/held-out/win"] == 0.55
-    assert run.data.metrics["evaluation/held-out _pass_1_/win"] == 0.55, "a name that MLflow does not take as it is"
+    name = "evaluation/held-out :28:pass:40:1:29:/win"
+    assert run.data.metrics[name] == 0.55, "a name that MLflow does not take as it is"
+
+
+NAMES = ("share <0", "share >0", "a//b", "c/", "..", "", "x" * 300, "x" * 299 + "y", "a:3c:", "a<", "a%2Fb", "ü")
+
+
+def test_mlflow_takes_points_of_any_name_and_keeps_them_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    logger = tracker_logger("mlflow")(f"file://{tmp_path}", namespace="t.")
+    logger.log_evaluation(replace(EVALUATION, metrics={name: float(place) for place, name in enumerate(NAMES)}))
+    logger.log_evaluation(replace(EVALUATION, name="held-out/a", metrics={"b": 0.5}))
+    logger.log_evaluation(replace(EVALUATION, name="held-out", metrics={"a/b": 0.25}))
+    client = import_module("mlflow").MlflowClient(f"file://{tmp_path}")
+    (run,) = client.search_runs([client.get_experiment_by_name("rollbus").experiment_id])
+    values = [value for name, value in run.data.metrics.items() if not name.endswith("episodes")]
+    assert sorted(values) == sorted([*map(float, range(len(NAMES))), 0.5, 0.25])
 
 
 def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:

@@ -46,6 +46,12 @@ def test_a_whole_episode_goes_out_at_its_last_event() -> None:
     assert trajectory.group_hint == "example:play:x1"
 
 
+def test_an_empty_example_or_group_names_nothing() -> None:
+    trajectory = only_trajectory(assembling().feed(*make_episode(start={"example_id": "", "group_id": ""})))
+    assert (trajectory.example_id, trajectory.group_id) == (None, None)
+    assert trajectory.group_hint == f"opening:play:{trajectory.opening_hash}"
+
+
 def test_a_trajectory_says_why_it_may_lack_turns() -> None:
     *before, last = make_episode(turns=1)
     assert only_trajectory(assembling().feed(*before, last)).partial == ()

@@ -106,6 +106,14 @@ def test_at_least_one_group_is_admitted_and_counts_are_rounded_up() -> None:
     assert len(decide(groups(*range(11))).admitted) == 4
 
 
+def test_a_share_that_is_a_whole_number_of_groups_admits_so_many() -> None:
+    assert len(decide(groups(*range(25)), initial_percentile=0.28).admitted) == 7
+    assert len(decide(groups(*range(25)), initial_percentile=1.0, random_subsample=0.28).admitted) == 7
+    assert len(decide(groups(*range(10)), memory=Memory(0.1 + 0.1 + 0.1)).admitted) == 3
+    many = make_group("g", tuple(range(25)))
+    assert len(decide([many], random_subsample=0.28).members_left_out["g"]) == 18
+
+
 def test_a_single_group_is_only_subsampled_by_members() -> None:
     (single,) = groups(1, spread=0)
     assert decide([single]).admitted == ("g0",)
@@ -247,6 +255,14 @@ def test_pools_admit_a_share_of_each_difficulty() -> None:
     admitted = [int(name[1:]) for name in state.admitted_group_ids]
     assert [sum(low <= number < low + 10 for number in admitted) for low in (0, 10, 20)] == [2, 10, 2]
     assert len(state.rejected_group_ids) == 16
+
+
+@pytest.mark.parametrize(
+    "shares", [{"mode": "pools", "hard_share": 0.28}, {"mode": "surprise", "surprise_share": 0.28}]
+)
+def test_a_share_that_is_a_whole_number_admits_so_many_in_any_mode(shares: dict[str, Any]) -> None:
+    state = only_state(curriculum(groups_per_window=25, **shares).feed(*groups(*[0.0] * 25)))
+    assert (len(state.admitted_group_ids), len(state.rejected_group_ids)) == (7, 18)
 
 
 def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() -> None:

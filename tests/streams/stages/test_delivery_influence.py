@@ -139,6 +139,12 @@ def test_a_principal_may_have_a_share_of_an_arm_at_most() -> None:
     assert 45 <= counted <= 52
 
 
+def test_a_principal_may_have_all_of_its_share_of_an_arm() -> None:
+    mine, everybody = Balance(serving=28, expected=14, variance=100), Balance(serving=99)
+    assert may_count(mine, everybody, is_canary=False, share=0.5, most=0.29)
+    assert not may_count(mine.add(is_canary=False, share=0.5), everybody, is_canary=False, share=0.5, most=0.29)
+
+
 def test_the_arrays_of_the_adversary_are_the_products_balance() -> None:
     chance, arrays, balance = np.random.default_rng(3), Balances(1), Balance()
     for _ in range(2_000):

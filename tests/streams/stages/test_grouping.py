@@ -46,6 +46,14 @@ def test_the_same_members_make_the_same_group_in_any_order() -> None:
     assert all(group == groups[0] for group in groups)
 
 
+def test_examples_of_two_tasks_are_apart_wherever_a_colon_is() -> None:
+    one = scores(0.0, 1.0, task="support", example_id="refund:17", group_hint="h")
+    other = make_score("t2", 0.5, task="support:refund", example_id="17", group_hint="h")
+    stepper = grouping(strategy="by_example")
+    assert not [record for record in stepper.feed(*one, other) if isinstance(record, Group)]
+    assert only_group(stepper.tick(600)).group_key == "example:support:refund%3A17"
+
+
 def test_a_window_closes_a_short_group_and_drops_a_lonely_score() -> None:
     stepper = grouping(strategy="by_example")
     stepper.feed(*scores(0.0, 1.0), make_score("alone", 1.0, example_id="x2"))
@@ -245,6 +253,31 @@ def test_strategy_by_prompt_groups_across_examples() -> None:
     stepper = grouping(strategy="by_prompt", group_size=2)
     group = only_group(stepper.feed(make_score("a", 0.0, example_id="x1"), make_score("b", 1.0, example_id="x2")))
     assert group.group_key == "prompt:play:prompt"
+
+
+WITHOUT_TOKENS: dict[str, Any] = {
+    "prompt_hash": "",
+    "trainable": False,
+    "untrainable_reason": "no_prompt_token_ids",
+    "version": None,
+}
+
+
+def test_attempts_without_tokens_are_compared_by_their_openings() -> None:
+    stepper = grouping({"filter": FilterConfig(without_tokens=True)}, strategy="by_prompt", group_size=2)
+    first, other, second = (
+        make_score(name, value, opening_hash=opening, **WITHOUT_TOKENS)
+        for name, value, opening in (("t0", 0.0, "o1"), ("odd", 0.5, "o2"), ("t1", 1.0, "o1"))
+    )
+    group = only_group(stepper.feed(first, other, second))
+    assert (group.group_key, [member.trajectory_id for member in group.members]) == ("opening:play:o1", ["t0", "t1"])
+
+
+def test_without_tokens_a_check_for_equal_prompts_compares_openings() -> None:
+    stepper = grouping({"filter": FilterConfig(without_tokens=True)}, strategy="by_example", same_prompt=True)
+    first, odd = (make_score(name, 1.0, opening_hash=name, **WITHOUT_TOKENS) for name in ("t0", "odd"))
+    (drop,) = stepper.feed(first, odd)
+    assert drop.detail.endswith("began with prompt t0 (t0), and this has prompt odd")
 
 
 def test_equal_rewards_have_no_signal_and_no_advantage() -> None:

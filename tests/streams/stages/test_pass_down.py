@@ -67,6 +67,14 @@ def test_each_rule_gives_its_rewards(rules: dict[str, Any], first: dict[str, flo
     assert rewards_by_episode["root"] == {"reward": 1.0, "cost": 4.0, "reward.writer": 0.25}
 
 
+def test_an_agent_whose_name_has_a_dot_gets_the_report_of_its_name() -> None:
+    reports = [root_reward(0.25, name="reward.writer.eu"), root_reward(0.5, name="reward.eu")]
+    stepper = assembling(reward="by_name")
+    records = stepper.feed(*child("c1", "writer.eu"), *child("c2", "eu"), *child("c3", "writer"), *ROOT, *reports)
+    rewards_by_episode = last_rewards([*records, *stepper.tick(1)])
+    assert [rewards_by_episode[name] for name in ("c1", "c2", "c3")] == [{"reward": 0.25}, {"reward": 0.5}, {}]
+
+
 def test_a_report_of_the_episode_itself_outweighs_its_root() -> None:
     rewards_by_episode = last_rewards(assembling(reward="inherit").feed(*child("c1", reward=0.5), *ROOT, root_reward()))
     assert rewards_by_episode["c1"] == {"reward": 0.5}

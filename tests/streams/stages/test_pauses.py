@@ -22,7 +22,7 @@ RESUMED_EVENTS = [
     make_ended(NAME, 1, writer="w2", writer_ids=("w2",)),
     make_closed(NAME, 2, writer="w2"),
 ]
-SUB_AGENT = f"{NAME}/11111111-1111-4111-8111-111111111111"
+SUB_AGENT = f"{NAME}//11111111-1111-4111-8111-111111111111"
 
 
 class Log:

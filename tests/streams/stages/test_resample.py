@@ -193,6 +193,11 @@ def test_a_share_of_traffic_is_never_exceeded() -> None:
     assert request_count > 0
 
 
+def test_a_share_of_traffic_is_used_up() -> None:
+    stepper = asking(run_of(attempts=1_000, share=0.29))
+    assert sum(len(stepper.feed(traffic(f"e{number}"))) for number in range(100)) == 29
+
+
 def test_a_budget_in_the_log_applies_from_its_place_and_starts_new_hours() -> None:
     stepper = asking()
     stepper.feed(make_config("resample", run_of(attempts=0), run_id="main"))

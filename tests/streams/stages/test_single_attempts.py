@@ -53,6 +53,15 @@ def test_the_first_attempts_of_a_task_wait_until_their_rewards_differ() -> None:
     assert advantages == {"t0": -0.5, "t1": -0.5, "t2": 1.0}
 
 
+def test_an_attempt_declared_alone_in_its_group_waits_for_no_others() -> None:
+    stepper, groups = stepper_of(), list[Group]()
+    for number in range(8):
+        alone = {"example_id": "x1", "group_id": f"g{number}", "group_size": 1}
+        groups += groups_in(stepper.feed(ticket(number, float(number % 2), **alone)) + stepper.tick(1))
+    assert [group.closed_by for group in groups] == ["single"] * 8
+    assert all(group.has_signal for group in groups)
+
+
 def test_equal_first_attempts_have_no_signal_when_the_window_ends() -> None:
     stepper = stepper_of()
     stepper.feed(*(ticket(number, 0.1) for number in range(3)))

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig
+from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group
-from rollbus.schemas.records.trajectories import Score, TurnReward
+from rollbus.schemas.records.trajectories import Reward, Score, TurnReward
 from rollbus.streams.stages.curriculum.batching import batch_hash, centred
 from rollbus.streams.stages.grouping.advantages import GroupFrame, make_group, with_members
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.grouping.turn_credit import divide
-from tests.builders import START_MS, make_score
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from tests.builders import START_MS, make_score, make_trajectory
 from tests.stepper import Stepper
 
 
@@ -95,6 +96,41 @@ def test_credit_by_the_mean_of_all_turns_is_process_supervision() -> None:
 def test_a_single_turn_leaves_the_advantage_to_the_trajectory() -> None:
     group = make_credit_group(make_turn_score("x", {"a": 1.0}, turns="a"), make_turn_score("y", {"a": 0.0}, turns="a"))
     assert [(member.advantage, member.turn_advantages) for member in group.members] == [(1.0, {}), (-1.0, {})]
+
+
+def scored(name: str, *values: float, **bounds: float) -> Score:
+    """A score of a trajectory whose turns were rewarded so, by users' reports that add up."""
+    trajectory = make_trajectory(name, reward=None)
+    ids = [f"{name}.{number}" for number in range(len(values))]
+    reports = tuple(
+        Reward(event_id=f"r.{turn}", name="reward", value=value, turn_event_id=turn)
+        for turn, value in zip(ids, values, strict=True)
+    )
+    turns = tuple(replace(trajectory.turns[0], event_id=turn) for turn in ids)
+    component = RewardConfig(options={"report": "*", "combine": "sum"})
+    stepper = Stepper(ScoringStage(ScoringConfig(rewards=(component,), **bounds), keep_ms=1_000))
+    (score,) = stepper.feed(replace(trajectory, turns=turns, rewards=reports))
+    assert isinstance(score, Score)
+    return score
+
+
+def test_turns_of_a_clipped_score_are_credited_as_they_were_rewarded() -> None:
+    bounds = {"clip_low": 0.0, "clip_high": 1.0}
+    good, bad = scored("good", 1.0, 1.0, 1.0, 1.0, **bounds), scored("bad", 0.0, 0.0, 0.0, 0.0, **bounds)
+    credit = divide(good)
+    assert (credit.rest, list(credit.earned.values())) == (0.0, [0.25] * 4)
+    raised = {turn: advantage > 0 for turn, advantage in by_turn(make_credit_group(good, bad)).items()}
+    assert raised == {turn: turn.startswith("good") for turn in raised}
+
+
+@pytest.mark.parametrize("values", [(1e9, 0.0), (1e9, -1e9), (-1e9, 1.0)])
+def test_no_turn_earns_more_than_the_score_may_differ(values: tuple[float, ...]) -> None:
+    credit = divide(scored("x", *values, clip_low=0.0, clip_high=1.0))
+    assert all(abs(earned) <= 1.0 for earned in (credit.rest, *credit.earned.values()))
+
+
+def test_turns_of_a_score_within_its_bounds_keep_what_they_earned() -> None:
+    assert divide(scored("x", 0.75, -0.5, clip_low=0.0, clip_high=1.0)) == divide(scored("x", 0.75, -0.5))
 
 
 def test_without_rewards_of_turns_credit_changes_nothing() -> None:

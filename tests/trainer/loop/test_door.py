@@ -226,6 +226,11 @@ def test_the_largest_source_has_at_most_its_share_of_a_step() -> None:
     assert share(groups, payloads, 0.5).dropped == ()
 
 
+def test_a_source_may_have_all_of_its_share() -> None:
+    users = ["eve"] * 29 + [f"u{number}" for number in range(71)]
+    assert share(*labelled([users[start : start + 10] for start in range(0, 100, 10)]), 0.29).dropped == ()
+
+
 def test_a_principals_share_counts_by_signature_and_not_by_label() -> None:
     groups, payloads = labelled([["u0", "u1", "u2", "u3"], ["u4", "u5", "u6", "u7"]])
     signers = ["eve"] * 6 + ["ann", "bob"]

@@ -8,6 +8,8 @@ any chance does not count. Pure.
 from dataclasses import dataclass, replace
 from math import sqrt
 
+from rollbus.schemas.shares import share_of
+
 DEVIATIONS, SLACK = 4.0, 3.0
 """How far chance may be from the expected number of canary episodes, in standard deviations and in episodes: honest
 traffic of 20,000 episodes gets there in about one of 500 runs, and then loses a few episodes."""
@@ -56,4 +58,4 @@ def may_count(principals: Balance, everybodys: Balance, *, is_canary: bool, shar
     if is_excess and not after.is_by_chance():
         return False
     total = everybodys.in_arm(is_canary=is_canary) + 1
-    return most >= 1 or after.in_arm(is_canary=is_canary) <= max(SMALL, most * total)
+    return most >= 1 or after.in_arm(is_canary=is_canary) <= max(SMALL, share_of(most, total))

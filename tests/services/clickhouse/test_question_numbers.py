@@ -1,0 +1,128 @@
+"""Numbers of the saved questions, by hand: equal names, unequal weights, rewards that come late, go, or are alone."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
+from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.steps import TrainedMember
+from rollbus.schemas.records.trajectories import Reward
+from tests.builders import (
+    make_score,
+    make_step,
+    make_tool,
+    make_trajectory,
+)
+from tests.consumers.story import Record
+from tests.services.clickhouse.test_queries import answer, apart, new_database
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module")
+def settings(clickhouse: tuple[str, int]) -> ClickHouseSettings:
+    settings = new_database(clickhouse)
+    make_plain_views(settings)
+    return settings
+
+
+def test_a_component_named_as_the_score_is_counted_apart_from_it(settings: ClickHouseSettings) -> None:
+    """The only component of the default settings is `reward`; here its weight is 2."""
+    scores = [make_score(f"t{value}", 2.0 * value, components={"reward": float(value)}) for value in range(3)]
+    namespace = apart(settings, [("scores", "k", score) for score in scores])
+    rows = answer(settings, "guards_by_policy_version", namespace=namespace)
+    assert [(row["component"], row["of"], row["known"], row["mean"]) for row in rows] == [
+        ("reward", "component", 3, 1.0),
+        ("reward", "score", 3, 2.0),
+        ("tokens", "score", 3, 2.0),
+    ]
+
+
+def test_a_tools_latency_is_the_mean_of_its_calls(settings: ClickHouseSettings) -> None:
+    calls = [("a", 100, 1), *(("b", 200, number) for number in range(1, 10))]
+    records: list[Record] = [
+        ("episode-events", episode, replace(make_tool(episode, number), latency_ms=latency_ms))
+        for episode, latency_ms, number in calls
+    ]
+    records.append(("episode-events", "c", replace(make_tool("c", 1), latency_ms=None)))
+    (row,) = answer(settings, "tools_against_reward", namespace=apart(settings, records))
+    assert (row["calls"], row["latency_ms_mean"]) == (11, pytest.approx((100 + 9 * 200) / 10))
+
+
+A = trajectory_id("a")
+
+
+def make_report(name: str, value: float = 1.0) -> Reward:
+    return Reward(event_id=f"of {name}", name="reward", value=value, source="user", principal=name)
+
+
+def test_a_reward_that_was_taken_back_is_not_a_reward_of_zero(settings: ClickHouseSettings) -> None:
+    names = [trajectory_id(name) for name in ("a", "b", "c")]
+    trained = [
+        TrainedMember(trajectory_id=name, group_id="g", lag=0, advantage=0.5, sampled_tokens=1) for name in names
+    ]
+    users = dict(zip(names, ("ada", "ada", "bob"), strict=True))
+    scores = [make_score(name, 1.0, labels={"user": user}) for name, user in users.items()]
+    scores += [replace(make_score(name, None, labels={"user": users[name]}), revision=1) for name in names[1:2]]
+    records: list[Record] = [("training-steps", "main", make_step(1, trained=tuple(trained)))]
+    records += [("scores", "k", score) for score in scores]
+    rows = answer(settings, "share_by_source", namespace=apart(settings, records))
+    assert {row["source"]: (row["trained"], row["reward_mean"], row["reward_mean_of_others"]) for row in rows} == {
+        "ada": (2, 1.0, 1.0),
+        "bob": (1, 1.0, 1.0),
+    }
+
+
+def test_verdicts_of_two_judges_are_compared_turn_by_turn(settings: ClickHouseSettings) -> None:
+    verdicts = {("ann", "turn 1"): 1.0, ("ann", "turn 2"): 0.0, ("bob", "turn 1"): 1.0, ("bob", None): 1.0}
+    rewards = tuple(
+        replace(make_report(judge, value), event_id=f"{number}", source="judge", turn_event_id=turn)
+        for number, ((judge, turn), value) in enumerate(verdicts.items())
+    )
+    namespace = apart(settings, [("trajectories", "k", make_trajectory("a", rewards=rewards))])
+    (pair,) = answer(settings, "agreement_of_judges", namespace=namespace)
+    assert (pair["judge"], pair["other_judge"], pair["cases"], pair["same_share"]) == ("ann", "bob", 1, 1.0)
+    assert pair["correlation"] is None
+
+
+def lonely_records() -> Iterator[Record]:
+    """One episode of a task, two with one reward and length, a version of one episode, and a step between them."""
+    yield "scores", "k", make_score("alone", 1.0, task="alone")
+    for number in range(2):
+        yield "scores", "k", make_score(f"equal{number}", 1.0, task="equal")
+    yield "scores", "k", make_score("newer", 1.0, task="equal", version=1)
+    yield "scores", "k", make_score("unrewarded", None, task="equal", version=2)
+    yield "training-steps", "main", make_step(1, base_version=0, policy_version=1)
+    yield "episode-events", "e", make_tool("e", 1)
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from numbers_in(element)
+
+
+def test_a_number_that_cannot_be_known_is_missing_and_not_infinite(settings: ClickHouseSettings) -> None:
+    namespace = apart(settings, list(lonely_records()))
+    asked = [query.name for query in list_queries() if not any(parameter.kinds != ("step",) for parameter in query.ids)]
+    wrong = {
+        (name, column, str(value))
+        for name in asked
+        for row in answer(settings, name, namespace=namespace)
+        for column, value in row.items()
+        for number in numbers_in(value)
+        if not math.isfinite(number)
+    }
+    assert wrong == set()
+    lengths = {
+        row["task"]: row["correlation"] for row in answer(settings, "length_against_reward", namespace=namespace)
+    }
+    assert lengths == {"alone": None, "equal": None}

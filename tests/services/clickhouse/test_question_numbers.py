@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
+from rollbus.consumers.clickhouse.questions.saved_questions import ask, list_queries
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
@@ -19,7 +19,7 @@ from tests.builders import (
     make_tool,
     make_trajectory,
 )
-from tests.consumers.story import Record
+from tests.consumers.story import Record, story
 from tests.services.clickhouse.test_queries import answer, apart, new_database
 
 pytestmark = pytest.mark.services
@@ -53,6 +53,24 @@ def test_a_tools_latency_is_the_mean_of_its_calls(settings: ClickHouseSettings) 
     records.append(("episode-events", "c", replace(make_tool("c", 1), latency_ms=None)))
     (row,) = answer(settings, "tools_against_reward", namespace=apart(settings, records))
     assert (row["calls"], row["latency_ms_mean"]) == (11, pytest.approx((100 + 9 * 200) / 10))
+
+
+def test_a_replay_of_scores_names_its_trajectories(settings: ClickHouseSettings) -> None:
+    """A replay that begins after assembly has scores and groups, and no trajectories."""
+    namespace = apart(settings, [record for record in story() if record[0] in ("scores", "run-log")])
+    rows = answer(settings, "fates", namespace=namespace)
+    episodes = {f"e{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)}
+    assert {(row["trajectory_id"], row["episode_id"], row["task"]) for row in rows} == {
+        (trajectory_id(episode), episode, "play") for episode in episodes
+    }
+    assert {row["ended_at"] for row in rows} == {None}
+    sql = (
+        f"SELECT trajectory_id, episode_id, task, labels['user'], started_at, policy_version "
+        f"FROM {settings.database}_views.fates WHERE namespace = {{namespace:String}} AND run_id = 'main'"
+    )
+    view = {row[1]: row for row in ask(settings, sql, {"namespace": namespace}).rows}
+    assert set(view) == episodes
+    assert view["e5"] == (trajectory_id("e5"), "e5", "play", "ada", None, 0)
 
 
 A = trajectory_id("a")

@@ -12,9 +12,13 @@ from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.steps import TrainedMember
-from rollbus.schemas.records.trajectories import Reward
+from rollbus.schemas.records.trajectories import Reward, RewardRevised
 from tests.builders import (
+    MINUTE_MS,
+    START_MS,
+    make_reward,
     make_score,
+    make_started,
     make_step,
     make_tool,
     make_trajectory,
@@ -73,11 +77,58 @@ def test_a_replay_of_scores_names_its_trajectories(settings: ClickHouseSettings)
     assert view["e5"] == (trajectory_id("e5"), "e5", "play", "ada", None, 0)
 
 
+def test_a_reward_from_another_process_is_as_late_as_it_is(settings: ClickHouseSettings) -> None:
+    """Such a report does not know when its episode began, and says 0; a retraction is no reward."""
+    at_ms = START_MS + MINUTE_MS
+    by_id = replace(make_reward("a", 1.0), event_id="r1", occurred_at_ms=at_ms, episode_started_at_ms=0)
+    taken_back = replace(by_id, event_id="r2", value=None, retracted=True)
+    stranger = replace(by_id, event_id="r3", episode_id="b", root_episode_id="b")
+    records: list[Record] = [
+        ("episode-events", "a", make_started("a")),
+        ("trajectories", "k", make_trajectory("a")),
+        *(("episode-events", "a", report) for report in (by_id, taken_back)),
+        ("episode-events", "b", stranger),
+        ("episode-events", "c", make_started("c")),
+        ("episode-events", "c", replace(by_id, event_id="r4", episode_id="c", root_episode_id="c")),
+    ]
+    rows = answer(settings, "feedback_delay", namespace=apart(settings, records))
+    assert [(row["task"], row["reports"], row["p50_ms"], row["p99_ms"], row["after_the_end"]) for row in rows] == [
+        ("", 2, MINUTE_MS, MINUTE_MS, 0),
+        ("play", 1, MINUTE_MS, MINUTE_MS, 1),
+    ]
+
+
+def test_only_a_report_that_came_late_has_revised_a_trajectory(settings: ClickHouseSettings) -> None:
+    on_time, late = (replace(make_reward("a", 1.0), event_id=f"of {name}") for name in ("bob", "dan"))
+    records: list[Record] = [
+        ("episode-events", "a", on_time),
+        ("trajectories", "k", make_trajectory("a", rewards=(make_report("bob"),))),
+        ("episode-events", "a", late),
+        revise(1, START_MS + 20, new=(make_report("dan"),)),
+    ]
+    (row,) = answer(settings, "feedback_delay", namespace=apart(settings, records))
+    assert (row["reports"], row["revised_a_trajectory"]) == (2, 1)
+
+
 A = trajectory_id("a")
 
 
 def make_report(name: str, value: float = 1.0) -> Reward:
     return Reward(event_id=f"of {name}", name="reward", value=value, source="user", principal=name)
+
+
+def revise(revision: int, at_ms: int, *, new: tuple[Reward, ...] = (), gone: tuple[Reward, ...] = ()) -> Record:
+    revised = RewardRevised(
+        trajectory_id=A,
+        episode_id="a",
+        group_hint="h",
+        revision=revision,
+        new=tuple(reward.event_id for reward in new),
+        rewards=new,
+        withdrawn=gone,
+        revised_at_ms=at_ms,
+    )
+    return "trajectories", "k", revised
 
 
 def test_a_reward_that_was_taken_back_is_not_a_reward_of_zero(settings: ClickHouseSettings) -> None:

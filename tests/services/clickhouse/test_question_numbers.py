@@ -16,6 +16,8 @@ from rollbus.schemas.records.trajectories import Reward, RewardRevised
 from tests.builders import (
     MINUTE_MS,
     START_MS,
+    make_group,
+    make_member,
     make_reward,
     make_score,
     make_started,
@@ -129,6 +131,47 @@ def revise(revision: int, at_ms: int, *, new: tuple[Reward, ...] = (), gone: tup
         revised_at_ms=at_ms,
     )
     return "trajectories", "k", revised
+
+
+def contested_rewards() -> Iterator[Record]:
+    """Ann takes her report back before the step, bob's stays, cid takes his back after it, dan reports after it."""
+    ann, bob, cid, dan = map(make_report, ("ann", "bob", "cid", "dan"))
+    yield "trajectories", "k", make_trajectory("a", labels={"user": "u"}, rewards=(ann, bob, cid))
+    yield revise(1, START_MS + 1, gone=(ann,))
+    for revision in (0, 1):
+        yield "scores", "k", replace(make_score(A, 1.0, episode_id="a", labels={"user": "u"}), revision=revision)
+    member = replace(make_member(A, 1.0), episode_id="a", score_revision=1)
+    yield "run-log", "main", make_group("g", (1.0,), members=(member,))
+    trained = TrainedMember(trajectory_id=A, group_id="g", lag=0, advantage=0.5, sampled_tokens=2)
+    yield "training-steps", "main", make_step(1, trained=(trained,), completed_at_ms=START_MS + 10)
+    yield revise(2, START_MS + 20, new=(dan,), gone=(cid,))
+
+
+def test_only_who_was_heard_in_time_has_moved_a_step(settings: ClickHouseSettings) -> None:
+    namespace = apart(settings, list(contested_rewards()))
+    rows = answer(settings, "who_moved_this_model", namespace=namespace)
+    reported = {row["principal"]: (row["reports"], row["trained"]) for row in rows if row["influence"] == "reported"}
+    assert reported == {"bob": (1, 1), "cid": (1, 1), "dan": (1, 0)}
+    views = f"{settings.database}_views"
+    where = "WHERE namespace = {namespace:String}"
+    sql = f"SELECT arraySort(reported_by), reports FROM {views}.influence {where}"
+    assert ask(settings, sql, {"namespace": namespace}).rows == [(["bob", "cid"], 2)]
+    sql = f"SELECT principal, step, training_lag_s >= 0 FROM {views}.feedback_to_gradient {where} ORDER BY principal"
+    assert ask(settings, sql, {"namespace": namespace}).rows == [("bob", 1, True), ("cid", 1, True)]
+
+
+def test_a_trajectory_of_two_steps_is_one_episode_of_its_mover(settings: ClickHouseSettings) -> None:
+    trained = TrainedMember(trajectory_id=A, group_id="g", lag=0, advantage=0.5, sampled_tokens=2)
+    records: list[Record] = [
+        ("trajectories", "k", make_trajectory("a", rewards=(make_report("bob"),))),
+        ("scores", "k", make_score(A, 1.0, episode_id="a")),
+        *(("training-steps", "main", make_step(number, trained=(trained,))) for number in (1, 2)),
+    ]
+    rows = answer(settings, "who_moved_this_model", namespace=apart(settings, records))
+    assert {row["influence"]: (row["episodes"], row["reports"], row["trained"], row["steps"]) for row in rows} == {
+        "recorded": (1, 0, 1, 2),
+        "reported": (1, 1, 1, 2),
+    }
 
 
 def test_a_reward_that_was_taken_back_is_not_a_reward_of_zero(settings: ClickHouseSettings) -> None:

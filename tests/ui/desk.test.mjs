@@ -68,7 +68,7 @@ test("a verdict, its words and a data set take one key each, and what is judged 
   await page.keyboard.press("c");
   await page.keyboard.type("as it should be");
   await page.keyboard.press("Enter");
-  await answered("^It is in the log: reward 1, by ann");
+  await page.waitForFunction(() => document.querySelector(".own [name=comment]").value === ""); // it is with the verdict
   await page.keyboard.press("Escape");
   await page.keyboard.press("4");
   await answered("^It is in the log: reward 0.75");
@@ -92,6 +92,42 @@ test("a verdict, its words and a data set take one key each, and what is judged 
   await card("case").getByText("0.750 from ann (operator)").waitFor();
   await page.goto(new URL("#/find/judge%3Dann", page.url()).href);
   await page.waitForFunction(() => /of 1,/.test(document.querySelector('[data-card="found"]')?.innerText));
+});
+
+test("a comment goes with the verdict of its judge under its name, and with no other", async () => {
+  await open("#/queue/fate%3Dtrained", { address: BUSY });
+  const asked = [];
+  await page.route(/api\/verdicts/, async (route) => { asked.push(route.request().postDataJSON()); await route.fulfill({ json: { event_id: "e" } }); });
+  const comment = async (words, name) => {
+    await card("judging").locator("[name=name]").fill(name);
+    await card("judging").locator("[name=comment]").fill(words);
+    await card("judging").locator("[name=comment]").press("Enter");
+  };
+  const answered = (pattern) => page.waitForFunction((source) => new RegExp(source).test(document.querySelector(".answer")?.innerText), pattern);
+  await logIn("ann");
+  await card("judging").getByText("As ann").waitFor();
+  await card("judging").locator("[name=name]").fill("style");
+  await card("judging").getByRole("button", { name: "good" }).click();
+  await answered("style 1, by ann");
+  await comment("for another name", "helpful");
+  await answered("A comment goes with a verdict");
+  await comment("for this one", "style");
+  await page.waitForFunction(() => document.querySelector(".answer.done"));
+  await card("judging").getByRole("button", { name: "take back" }).click();
+  await answered("taken back");
+  await comment("too late", "style");
+  await answered("A comment goes with a verdict");
+  await card("judging").getByRole("button", { name: "bad" }).click();
+  await answered("style 0, by ann");
+  await page.locator("#session").getByRole("button", { name: "log out" }).click();
+  await card("judging").getByRole("button", { name: "log in" }).waitFor();
+  await logIn("bob");
+  await card("judging").getByText("As bob").waitFor();
+  await comment("of another judge", "style");
+  await answered("A comment goes with a verdict");
+  assert.deepEqual(asked.map(({ name, value, comment: words }) => [name, value, words]), [
+    ["style", 1, undefined], ["style", 1, "for this one"], ["style", null, undefined], ["style", 0, "too late"],
+  ]);
 });
 
 test("an action says what it will do, asks for a reason, and is done only as it was shown", async () => {

@@ -4,6 +4,8 @@ Written as the sink writes it: records → rows → ClickHouse. Each text that c
 """
 
 import json
+import math
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +38,10 @@ HUGE = "w" * 300_000
 LONG = "\n".join(f"line {number}" for number in range(30_000))
 LINK = "javascript:window.hacked=5"
 EPISODE = "../%2F?#&\"><svg onload='window.hacked=6'>"
+DEEP = "[" * 3_000 + "]" * 3_000
+QUOTES = "> " * 4_000
+EXACT = '{"order": 12345678901234567890, "price": 1.10}'
+"""An id that is larger than any whole number of JavaScript, and a price with its last digit."""
 GROUP = "g/../\"><b onmouseover='window.hacked=7'>%00"
 RUN = "main"
 
@@ -113,6 +119,11 @@ def events() -> Iterator[Any]:
     thought = Message(role="assistant", content="Yes.", reasoning=f"Let me think. {SCRIPT}")
     yield replace(make_turn(EPISODE, number + 1, added_messages=(roles, shown_message, broken)), completion=thought)
     yield make_turn(EPISODE, number + 2, untrainable="no_logprobs")
-    yield make_tool(EPISODE, number + 3, name=SCRIPT, arguments=r'{"x": "\ud800"}', result=SCRIPT + BACKWARDS)
-    yield make_reward(EPISODE, 1.0, sequence=number + 4, name=SCRIPT, comment=ATTRIBUTE)
-    yield make_ended(EPISODE, number + 5, error=SCRIPT)
+    deep = Message(role="user", content=QUOTES, parts=DEEP)
+    turn = make_turn(EPISODE, number + 3, added_messages=(deep,), text=QUOTES)
+    yield replace(turn, logprobs=struct.pack("<2f", -1.0, -math.inf))  # our own encoder refuses that
+    yield make_tool(EPISODE, number + 4, name=SCRIPT, arguments=r'{"x": "\ud800"}', result=SCRIPT + BACKWARDS)
+    yield make_tool(EPISODE, number + 5, name="buy", arguments=EXACT, result=EXACT)
+    yield make_tool(EPISODE, number + 6, name="deep", arguments=DEEP, result=DEEP)
+    yield make_reward(EPISODE, 1.0, sequence=number + 7, name=SCRIPT, comment=ATTRIBUTE)
+    yield make_ended(EPISODE, number + 8, error=SCRIPT)

@@ -75,6 +75,40 @@ test("parts, reasoning and names of a message are shown, and a picture is named,
   assert.match(texts[3], /^assistant reasoning Let me think\. <script>.*> Yes\.$/);
 });
 
+test("a text that is nested deeper than a call can go is shown as it was written", async () => {
+  await conversation();
+  const deep = card("conversation").locator('[data-kind="ToolCalled"]', { hasText: "→ deep" });
+  assert.equal((await deep.locator(".said p").first().innerText()).slice(0, 20), "→ deep([[[[[[[[[[[[[");
+  assert.equal(await deep.locator(".tree").count(), 0);
+  const quotes = card("conversation").locator('[data-kind="TurnRecorded"]').nth(15).locator(".said");
+  assert.match(await quotes.last().innerText(), /^assistant\s+(> ){100}/);
+});
+
+test("numbers keep the digits that they were written with", async () => {
+  await conversation();
+  const bought = card("conversation").locator('[data-kind="ToolCalled"]', { hasText: "→ buy" });
+  for (const nth of [0, 1]) assert.equal((await bought.locator(".tree").nth(nth).innerText()).replace(/\s+/g, " "), "order 12345678901234567890 price 1.10");
+  await bought.locator(".head a").click();
+  await card("raw tool_calls").waitFor();
+  assert.match(await card("raw tool_calls").locator("pre").innerText(), /"order": 12345678901234567890,\s+"price": 1\.10/);
+});
+
+test("a log-prob that is no number is in no mean", async () => {
+  await conversation();
+  const turn = card("conversation").locator('[data-kind="TurnRecorded"]').nth(15);
+  assert.match(await turn.locator(".legend").innerText(), /2 tokens, mean log-prob -1, in all -1 of the 1 that have one/);
+});
+
+test("a text that a spreadsheet would run is marked in the CSV of a chart", async () => {
+  await open("#/find/", { address: HOSTILE });
+  const lines = await page.evaluate(async () => {
+    const { csv } = await import("/static/charts.js");
+    const name = "=HYPERLINK(0)";
+    return decodeURIComponent(csv([{ title: "step" }, { title: name, of: () => "+1" }, { title: "loss", of: () => -1 }], [{}], () => "\uff1d1").split(",").slice(1).join(","));
+  });
+  assert.equal(lines, '"step","\'=HYPERLINK(0)","loss"\r\n"\'\uff1d1","\'+1",-1');
+});
+
 test("hostile names lead from group to trajectory to event and back", async () => {
   await open("#/", { address: HOSTILE });
   await page.evaluate(() => { location.hash = "#/group/" + encodeURIComponent("g/../\"><b onmouseover='window.hacked=7'>%00"); });
@@ -83,7 +117,7 @@ test("hostile names lead from group to trajectory to event and back", async () =
   await card("members").locator("td.id a").first().click();
   await card("conversation").waitFor();
   assert.match(await text("trajectory"), /episode \.\.\/%2F\?#&"><svg onload='window\.hacked=6'>/);
-  await card("conversation").locator('[data-kind="ToolCalled"] .head a').click();
+  await card("conversation").locator('[data-kind="ToolCalled"] .head a').first().click();
   await card("raw tool_calls").waitFor();
   assert.match(await card("raw tool_calls").locator("pre").innerText(), /onerror='window\.hacked = 2'/);
   assert.match(await card("raw tool_calls").locator("pre").innerText(), /U\+202E001U\+202C/);

@@ -1,5 +1,5 @@
 -- The fate of every trajectory in every run, as `trajectory_fates` has it, with what a filter or a chart needs.
--- A sub-agent's has the labels of its root, too. The cluster is the first cell of the opening's sketch: openings with words in common share it.
+-- A replay that begins after assembly has no times of them. A sub-agent's has the labels of its root, too. The cluster is the first cell of the opening's sketch: openings with words in common share it.
 WITH
     every_run AS
     (
@@ -105,7 +105,17 @@ FROM
 ) AS fates
 LEFT JOIN
 (
-    SELECT *, trajectory_key FROM ${database}.trajectories FINAL
+    SELECT namespace, trajectory_key, episode_id, root_episode_id, task, agent, example_id, labels, opening_hash,
+        max_policy_version, tokens, sampled_tokens, closed_by, toNullable(started_at) AS started_at,
+        toNullable(ended_at) AS ended_at
+    FROM ${database}.trajectories FINAL
+    UNION ALL
+    SELECT namespace, trajectory_key, episode_id, '', task, agent, example_id, labels, opening_hash,
+        max_policy_version, tokens, sampled_tokens, closed_by, NULL, NULL
+    FROM ${database}.scores FINAL
+    WHERE (namespace, trajectory_key) NOT IN (SELECT namespace, trajectory_key FROM ${database}.trajectories)
+    ORDER BY revision DESC
+    LIMIT 1 BY namespace, trajectory_key
 ) AS found ON found.namespace = fates.namespace AND found.trajectory_key = fates.trajectory_key
 LEFT JOIN
 (

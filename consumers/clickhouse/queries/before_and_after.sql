@@ -19,8 +19,8 @@ FROM
         task,
         countIf(NOT after) AS counted_before,
         countIf(after) AS counted_after,
-        avgIf(reward, NOT after) AS mean_before,
-        avgIf(reward, after) AS mean_after,
+        avgOrNullIf(reward, NOT after) AS mean_before,
+        avgOrNullIf(reward, after) AS mean_after,
         mannWhitneyUTestState('two-sided')(reward, after) AS test
     FROM
     (

@@ -39,8 +39,8 @@ SELECT
     row.4 AS reward_before,
     row.5 AS reward_after,
     reward_after - reward_before AS change,
-    change - 1.96 * sqrt(row.6) AS change_low,
-    change + 1.96 * sqrt(row.6) AS change_high
+    if(isFinite(row.6), change - 1.96 * sqrt(row.6), NULL) AS change_low, -- one episode has no deviation
+    if(isFinite(row.6), change + 1.96 * sqrt(row.6), NULL) AS change_high
 FROM
 (
     SELECT arrayJoin(if(empty(tasks), [], arrayPushBack(arraySort(tasks), (

@@ -1,5 +1,6 @@
 -- name: fates
--- Trajectories of a run, each with its own fate: trained in step n, dropped with its reason, or pending.
+-- Trajectories of a run, each with its own fate: trained in step n, dropped with its reason, or pending. A replay that begins
+-- after assembly has no time at which they ended.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param fate String = '' : only trained, dropped or pending; empty means all
@@ -7,14 +8,14 @@
 -- param limit UInt32 = 1000 : most rows; of more rows some are left out
 WITH chosen AS
 (
-    SELECT trajectory_key, fate, step, stage, reason
+    SELECT trajectory_key, trajectory_id, fate, step, stage, reason
     FROM trajectory_fates(namespace = {namespace:String}, run = {run:String})
     WHERE ({fate:String} = '' OR fate = {fate:String}) AND ({reason:String} = '' OR reason = {reason:String})
     ORDER BY trajectory_key
     LIMIT {limit:UInt32}
 )
 SELECT
-    found.trajectory_id AS trajectory_id,
+    chosen.trajectory_id AS trajectory_id,
     found.episode_id AS episode_id,
     found.task AS task,
     chosen.fate AS fate,
@@ -26,8 +27,23 @@ SELECT
 FROM chosen
 LEFT JOIN
 (
-    SELECT trajectory_key, trajectory_id, episode_id, task, closed_by, ended_at
-    FROM trajectories FINAL
-    WHERE namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM chosen)
+    SELECT trajectory_key, max(episode) AS episode_id, max(of_task) AS task, max(closing) AS closed_by, max(ended) AS ended_at
+    FROM
+    (
+        SELECT trajectory_key, episode_id AS episode, toString(task) AS of_task, toString(closed_by) AS closing,
+            toNullable(ended_at) AS ended
+        FROM trajectories FINAL
+        WHERE namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM chosen)
+        UNION ALL
+        SELECT trajectory_key, episode_id, toString(task), toString(closed_by), NULL
+        FROM scores
+        WHERE namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM chosen)
+        UNION ALL
+        SELECT trajectory_key, episode_id, '', '', NULL
+        FROM group_members
+        WHERE namespace = {namespace:String} AND run_id = {run:String}
+            AND trajectory_key IN (SELECT trajectory_key FROM chosen)
+    )
+    GROUP BY trajectory_key
 ) AS found ON found.trajectory_key = chosen.trajectory_key
 ORDER BY ended_at, episode_id, trajectory_id

@@ -8,7 +8,7 @@ SELECT
     count() AS trajectories,
     avg(sampled_tokens) AS sampled_tokens_mean,
     quantile(0.9)(sampled_tokens) AS sampled_tokens_p90,
-    corrStable(toFloat64(sampled_tokens), assumeNotNull(value)) AS correlation,
+    if(isFinite(corrStable(toFloat64(sampled_tokens), assumeNotNull(value)) AS found), found, NULL) AS correlation,
     countIf(stop_reason IN ('max_tokens', 'max_turns')) / count() AS cut_off
 FROM latest_scores(namespace = {namespace:String})
 WHERE value IS NOT NULL AND ({model:String} = '' OR model = {model:String})

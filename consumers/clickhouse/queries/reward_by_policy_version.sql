@@ -8,8 +8,8 @@ SELECT
     assumeNotNull(max_policy_version) AS policy_version,
     count() AS trajectories,
     avg(assumeNotNull(value)) AS reward_mean,
-    reward_mean - 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()) AS reward_low,
-    reward_mean + 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()) AS reward_high,
+    if(count() > 1, reward_mean - 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()), NULL) AS reward_low,
+    if(count() > 1, reward_mean + 1.96 * stddevSampStable(assumeNotNull(value)) / sqrt(count()), NULL) AS reward_high,
     quantileExact(0.1)(assumeNotNull(value)) AS p10,
     quantileExact(0.5)(assumeNotNull(value)) AS p50,
     quantileExact(0.9)(assumeNotNull(value)) AS p90

@@ -9,9 +9,9 @@ SELECT
     source,
     trained,
     if(trained = 0, 0, trained / sum(trained) OVER (PARTITION BY step)) AS share,
-    rewards / members AS reward_mean,
-    (sum(rewards) OVER (PARTITION BY step) - rewards)
-        / nullIf(sum(members) OVER (PARTITION BY step) - members, 0) AS reward_mean_of_others,
+    rewards / nullIf(rewarded, 0) AS reward_mean,
+    (sum(rewards) OVER (PARTITION BY step) - ifNull(rewards, 0))
+        / nullIf(sum(rewarded) OVER (PARTITION BY step) - rewarded, 0) AS reward_mean_of_others,
     kept_out
 FROM
 (
@@ -19,7 +19,7 @@ FROM
         found.step AS step,
         scores.source AS source,
         countIf(found.fate = 'trained') AS trained,
-        count() AS members,
+        count(scores.value) AS rewarded, -- a reward that was taken back is none
         sum(scores.value) AS rewards,
         countIf(found.reason = 'source_share') AS kept_out
     FROM

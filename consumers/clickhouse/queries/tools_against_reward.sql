@@ -10,7 +10,8 @@ WITH
             cityHash64(episode_id) AS episode,
             count() AS calls,
             countIf(error IS NOT NULL) AS errors,
-            avg(latency_ms) AS latency_ms
+            sum(latency_ms) AS took_ms,
+            count(latency_ms) AS timed
         FROM tool_calls FINAL
         WHERE namespace = {namespace:String}
         GROUP BY name, episode
@@ -27,7 +28,7 @@ SELECT
     sum(calls.calls) AS calls,
     sum(calls.errors) AS errors,
     errors / calls AS error_rate,
-    avg(calls.latency_ms) AS latency_ms_mean,
+    sum(calls.took_ms) / nullIf(sum(calls.timed), 0) AS latency_ms_mean,
     avgIf(rewards.reward, calls.errors > 0) AS reward_with_error,
     avgIf(rewards.reward, calls.errors = 0) AS reward_without_error
 FROM calls

@@ -15,7 +15,7 @@ from rollbus.schemas.errors import ConfigurationError
 MAX_BARS = 60
 """Of more rows an even selection is drawn, with the last one."""
 _SERIES = frozenset(
-    {"label", "task", "metric", "component", "name", "fate", "stage", "reason", "model", "tool", "what", "k",
+    {"label", "task", "metric", "component", "name", "fate", "stage", "reason", "model", "tool", "what", "k", "of",
      "partition", "policy_version"}
 )  # fmt: skip
 """Columns that name a row together with the first column."""

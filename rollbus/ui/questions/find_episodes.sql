@@ -30,7 +30,8 @@ WITH
         SELECT throwIf(isNull(earliest) OR isNull(latest), 'since and until are times in UTC such as 2026-01-31 12:00')
     ) AS are_no_times,
     -- as JSON has it, which the messages are stored in: few texts are then read as JSON
-    replaceAll(replaceAll({text:String}, '\\', '\\\\'), '"', '\\"') AS quoted,
+    replaceAll(replaceAll(replaceAll(replaceAll(replaceAll({text:String}, '\\', '\\\\'), '"', '\\"'), '\t', '\\t'), '\n', '\\n'),
+        '\r', '\\r') AS quoted,
     -- for the index of words, which knows capitals of ASCII only: any other letter may be any
     concat('%', replaceRegexpAll(replaceRegexpAll(lower(quoted), '([%_\\\\])', '\\\\\\1'), '[^\\x00-\\x7F]+', '%'), '%') AS alike,
     verdicts AS

@@ -36,10 +36,12 @@ export async function askHealth() {
 
 let reasons = null;
 
-/** What a reason of a drop means: {what, remedy}, in words about one episode. */
+/** What a reason of a drop means: {what, remedy}, in words about one episode. Without an answer it is asked again next time. */
 export async function meaningOf(reason) {
-  reasons ??= get("/api/reasons").then((response) => (response.ok ? response.json() : {}));
-  return (await reasons)[reason] ?? { what: `was dropped as ${reason.replaceAll("_", " ")}`, remedy: "" };
+  reasons ??= get("/api/reasons").then(answered);
+  let meanings = {};
+  try { meanings = await reasons; } catch { reasons = null; }
+  return meanings[reason] ?? { what: `was dropped as ${reason.replaceAll("_", " ")}`, remedy: "" };
 }
 
 /** The SQL of a question. */

@@ -5,6 +5,7 @@ import { clock, make, many, shown, table } from "./dom.js";
 import { openDialog } from "./keys.js";
 
 const HEIGHT = 190;
+const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/; // as in `rollbus sql`; the last four are wide forms of the first
 
 /** A colour of the stylesheet. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -69,9 +70,9 @@ export function chart(title, rows, x, series, { band = null, bars = 0, ticks = n
 
 const button = (text, label, act) => make("button", { type: "button", class: "more", "aria-label": label, onclick: act }, text);
 
-/** The rows as CSV; what is a text is quoted. */
+/** The rows as CSV; what is a text is quoted, and has an apostrophe where a spreadsheet would take it for a formula. */
 export function csv(columns, rows, first) {
-  const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? String(value) : `"${String(value).replaceAll('"', '""')}"`);
+  const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? String(value) : `"${String(value).replace(FORMULA, "'$&").replaceAll('"', '""')}"`);
   return `data:text/csv;charset=utf-8,${encodeURIComponent([columns.map((column) => cell(column.title)), ...rows.map((row) => columns.map((column, at) => cell(at ? column.of(row) : first(row))))].map((line) => line.join(",")).join("\r\n"))}`;
 }
 

@@ -1,6 +1,7 @@
 // Events of an episode → what was said, with each sampled token coloured by its log-prob.
 
 import { make, many, percent, shown, table, time } from "./dom.js";
+import { isPlain, parse } from "./exact.js";
 import { formatted } from "./markdown.js";
 import { LONGEST, more, seen, told } from "./text.js";
 import { tree } from "./tree.js";
@@ -38,7 +39,7 @@ function said(event, advantage) {
 
 /** A message as it was recorded: its fields are text, of which tool calls and parts are JSON lists, if all is well. */
 function message(recorded) {
-  const each = recorded !== null && typeof recorded === "object" ? recorded : { content: recorded };
+  const each = isPlain(recorded) ? { content: recorded } : recorded;
   const lines = [each.content ? written(each.content) : "", ...list(each.parts).map(part)].filter(Boolean);
   return bubble(each.role ?? "assistant", [...(lines.length ? prose(lines.join("\n")) : []), ...list(each.tool_calls).flatMap(call)], { name: each.name, reasoning: each.reasoning });
 }
@@ -46,7 +47,7 @@ function message(recorded) {
 /** The text that a message says, without its tool calls; for the head of a case. */
 export function words(recorded) {
   const each = parsed(recorded);
-  return each !== null && typeof each === "object" ? [each.content ? written(each.content) : "", ...list(each.parts).map(part)].filter(Boolean).join("\n") : String(each ?? "");
+  return !isPlain(each) ? [each.content ? written(each.content) : "", ...list(each.parts).map(part)].filter(Boolean).join("\n") : written(each ?? "");
 }
 
 /** The messages that an event has added. */
@@ -57,7 +58,7 @@ const part = (each) => (typeof each?.text === "string" ? each.text : written(eac
 /** A call: its name, and its arguments as a tree if they are an object. */
 function callOf(name, given) {
   const value = parsed(given);
-  const isTree = value !== null && typeof value === "object" && Object.keys(value).length > 0;
+  const isTree = !isPlain(value) && Object.keys(value).length > 0;
   return isTree ? make("div", { class: "call" }, told("p", {}, `→ ${name}`), tree(value)) : told("p", {}, `→ ${name}(${written(given ?? "")})`);
 }
 
@@ -68,7 +69,7 @@ function call(each) {
 
 function resultOf(result) {
   const value = parsed(result);
-  return value !== null && typeof value === "object" ? [make("div", { class: "result" }, tree(value))] : prose(String(result ?? ""));
+  return isPlain(value) ? prose(String(result ?? "")) : [make("div", { class: "result" }, tree(value))];
 }
 
 const text = (plain) => told("p", {}, plain || "(nothing)");
@@ -99,13 +100,14 @@ function bubble(role, content, { name, reasoning } = {}) {
 function tokens(event, advantage) {
   const ids = event.token_ids ?? [], logprobs = event.logprobs ?? [], texts = event.token_texts;
   if (!ids.length) return [make("p", { class: "empty" }, `No tokens were recorded${event.untrainable_reason ? `: ${event.untrainable_reason.replaceAll("_", " ")}` : ""}.`)];
-  const mean = logprobs.reduce((sum, each) => sum + each, 0) / Math.max(1, logprobs.length);
+  const known = logprobs.filter((each) => typeof each === "number"); // what was not finite comes as null
+  const sum = known.length ? known.reduce((all, each) => all + each, 0) : null;
   const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at], advantage));
   const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": many(ids.length, "sampled token") }, from(0, MOST_TOKENS));
   return [make("div", { class: "sampled" }, sampled,
     ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => { sampled.isUnfolded = true; sampled.append(...from(MOST_TOKENS)); }) : null,
     make("p", { class: "label legend" }, advantage === null ? null : make("span", { class: `push ${pushed(advantage)}` }, `advantage ${advantage > 0 ? "+" : ""}${shown(advantage)}`),
-      advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${many(ids.length, "token")}, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
+      advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${many(ids.length, "token")}, mean log-prob ${shown(sum === null ? null : sum / known.length)}, in all ${shown(sum)}${known.length < ids.length ? ` of the ${shown(known.length)} that have one` : ""} `,
       make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`),
     asTable(ids, logprobs, texts, advantage))];
 }
@@ -130,7 +132,7 @@ function asTable(ids, logprobs, texts, advantage) {
 }
 
 function token(id, logprob, text, advantage) {
-  const isKnown = typeof logprob === "number"; // what was not finite comes as null
+  const isKnown = typeof logprob === "number";
   const depth = isKnown ? Math.min(1, logprob / DEEPEST) : 0;
   const chance = isKnown ? `${logprob.toFixed(3)}, chance ${(100 * Math.exp(logprob)).toFixed(1)} %` : "not recorded";
   const label = `${text === undefined ? "" : `${JSON.stringify(text)}, `}token ${id}, log-prob ${chance}${advantage === null ? "" : `, advantage ${shown(advantage)}`}`;
@@ -147,5 +149,5 @@ function list(text) {
 
 function parsed(text) {
   if (typeof text !== "string") return text;
-  try { return JSON.parse(text); } catch { return text; }
+  try { return parse(text); } catch { return text; }
 }

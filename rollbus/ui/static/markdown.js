@@ -32,8 +32,15 @@ const PLAIN = new Set(["paragraph", "text", "space", "br", "escape"]);
 const blocks = (tokens) => tokens.map((token) => BLOCKS[token.type](token)).flat();
 const inline = (tokens) => tokens.map((token) => INLINE[token.type](token)).flat(Infinity);
 
-/** An element for a text with Markdown in it; null for one without, and for one that holds HTML, which is read as it is. */
+/** An element for a text with Markdown in it; null for one without, and for one that holds HTML or is too deep, which is read as it is. */
 export function formatted(text) {
+  try { return made(text); } catch (error) {
+    if (error instanceof RangeError) return null; // quotes within quotes, by the thousand: no call can be inside so many
+    throw error;
+  }
+}
+
+function made(text) {
   const tokens = marked.lexer(text);
   let isPlain = true, isKnown = true;
   marked.walkTokens(tokens, (token) => {

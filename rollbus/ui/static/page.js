@@ -23,7 +23,7 @@ const main = document.getElementById("main");
 const trail = document.getElementById("trail");
 const state = document.getElementById("state");
 const runs = document.getElementById("run");
-let live = null, shownAddress = null, drawing = 0, visited = [];
+let live = null, shownAddress = null, drawing = 0, visited = [], runNames = [], isRefreshing = false, isStale = false;
 
 function address() {
   const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
@@ -60,11 +60,20 @@ async function show() {
 
 const place = () => `${runs.value} ${location.hash}`;
 
+/** Draw what is there again: once at a time, so that answers which take longer than the next news are drawn all the same. */
+async function refresh() {
+  isStale = true;
+  if (isRefreshing) return;
+  isRefreshing = true;
+  try {
+    while (isStale) { isStale = false; await show(); }
+  } finally { isRefreshing = false; }
+}
+
 /** What is said instead of a view of a run that is not there. */
 function gone(message) {
-  const known = [...runs.options].filter((each) => !("gone" in each.dataset)).map((each) => each.value);
   return [make("h1", {}, "No such run"), make("p", { class: "error", role: "alert" }, message),
-    make("p", { class: "empty" }, "Choose one: ", ...known.flatMap((name, at) => [at ? ", " : "", make("a", { href: `?${new URLSearchParams({ run: name })}#/` }, name)]))];
+    make("p", { class: "empty" }, "Choose one: ", ...runNames.flatMap((name, at) => [at ? ", " : "", make("a", { href: `?${new URLSearchParams({ run: name })}#/` }, name)]))];
 }
 
 function follow(kind, id) {
@@ -78,13 +87,15 @@ function say(name, text) {
   state.textContent = text;
 }
 
+/** Hear of what is written. A browser has six connections to this server for all of its tabs: one in the background takes none. */
 function listen() {
   live?.close();
+  if (document.hidden) return;
   live = new EventSource(liveAt({ run: runs.value }));
   let first = true;
   live.addEventListener("pulse", async () => {
     say("live", "live");
-    if (!first) await show();
+    if (!first) await refresh();
     first = false;
   });
   live.addEventListener("down", (told) => {
@@ -95,24 +106,36 @@ function listen() {
   live.addEventListener("error", () => say("down", "server is gone"));
 }
 
+/** Choose the run that the address names, or the first one; returns whether another one was chosen before. */
+function chooseRun() {
+  const before = runs.value, name = new URLSearchParams(location.search).get("run") || runNames[0];
+  if (![...runs.options].some((each) => each.value === name)) runs.append(make("option", { value: name }, name));
+  runs.value = name;
+  return runs.value !== before;
+}
+
+function showRun() {
+  listen();
+  show();
+}
+
 async function start() {
   takeToken();
-  let names = ["main"];
+  runNames = ["main"];
   try {
     const found = await ask("runs");
-    if (found.length) names = found.map((row) => row.run_id);
+    if (found.length) runNames = found.map((row) => row.run_id);
   } catch { /* the view itself will say what is wrong */ }
-  runs.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
-  const asked = new URLSearchParams(location.search).get("run");
-  if (asked && !names.includes(asked)) runs.append(make("option", { value: asked, "data-gone": true }, asked));
-  if (asked) runs.value = asked;
+  runs.replaceChildren(...runNames.map((name) => make("option", { value: name }, name)));
+  chooseRun();
   runs.addEventListener("change", () => {
-    history.replaceState(null, "", `?${new URLSearchParams({ run: runs.value })}#/`);
-    listen();
-    show();
+    history.pushState(null, "", `?${new URLSearchParams({ run: runs.value })}#/`);
+    showRun();
   });
+  addEventListener("popstate", () => { if (chooseRun()) showRun(); }); // back to where another run was looked at
   addEventListener("hashchange", () => { takeToken(); show(); });
-  addEventListener("rollbus:again", show);
+  addEventListener("rollbus:again", refresh);
+  document.addEventListener("visibilitychange", () => { listen(); if (!document.hidden) refresh(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(main, true));
   narrow.addEventListener("change", show);
   watchKeys();

@@ -1,6 +1,7 @@
 // A value of JSON → a tree that can be folded: objects and lists open level by level, texts as they are.
 
 import { make } from "./dom.js";
+import { isPlain } from "./exact.js";
 import { seen, told } from "./text.js";
 
 const OPEN_DEPTH = 2, BRIEF = 80, MOST = 200;
@@ -8,11 +9,11 @@ const OPEN_DEPTH = 2, BRIEF = 80, MOST = 200;
 
 /** The tree of a value; a plain one is its text. */
 export function tree(value, depth = 0) {
-  if (value === null || typeof value !== "object") return told("span", { class: `value ${value === null ? "null" : typeof value}` }, typeof value === "string" ? value : JSON.stringify(value));
+  if (isPlain(value)) return told("span", { class: `value ${value === null ? "null" : typeof value === "object" ? "number" : typeof value}` }, typeof value === "string" ? value : JSON.stringify(value));
   const entries = Object.entries(value);
   if (!entries.length) return make("span", { class: "value" }, Array.isArray(value) ? "[]" : "{}");
   return make("ul", { class: "tree" }, entries.slice(0, MOST).map(([name, each]) => {
-    const isDeep = each !== null && typeof each === "object" && Object.keys(each).length > 0;
+    const isDeep = !isPlain(each) && Object.keys(each).length > 0;
     if (!isDeep) return make("li", {}, make("span", { class: "name" }, told("span", {}, name)), " ", tree(each, depth + 1));
     return make("li", {}, make("details", { open: depth < OPEN_DEPTH }, make("summary", {}, make("span", { class: "name" }, told("span", {}, name)), " ", make("span", { class: "label brief" }, brief(each))), tree(each, depth + 1)));
   }), entries.length > MOST ? make("li", { class: "label" }, `… and ${entries.length - MOST} more`) : null);

@@ -35,6 +35,7 @@ MESSAGES = {
     "quoted": Message(role="user", content='He said "stop" at C:\\temp'),
     "plain": Message(role="user", content="nothing of note"),
     "parts": Message(role="user", content="", parts=PARTS),
+    "table": Message(role="user", content="name\tvalue\r\nwidth\t7"),
 }
 
 
@@ -135,7 +136,9 @@ EPISODES_BY_TEXT: dict[str, set[str]] = {
     "c:\\temp": {"quoted"},
     "of note": {"plain"},
     "grüße": {"parts"},
-    "answer": {"quoted", "plain", "parts"},
+    "answer": {"quoted", "plain", "parts", "table"},
+    "Name\tvalue": {"table"},
+    "value\r\nwidth": {"table"},
     "content": set(),
     "user": set(),
 }

@@ -3,6 +3,7 @@
 import { ask } from "../ask.js";
 import { card, facts, make, shown, table, time } from "../dom.js";
 import { conversation } from "../conversation.js";
+import { parse } from "../exact.js";
 import { told } from "../text.js";
 import { caseOf, familyOf } from "./case.js";
 import { judging } from "./judging.js";
@@ -148,10 +149,10 @@ export async function event(run, id) {
 }
 
 function pretty(text) {
-  const row = JSON.parse(text);
+  const row = parse(text);
   for (const [name, value] of Object.entries(row)) {
     if (typeof value === "string" && /^[[{]/.test(value)) {
-      try { row[name] = JSON.parse(value); } catch { /* text that only looks like JSON stays text */ }
+      try { row[name] = parse(value); } catch { /* text that only looks like JSON stays text */ }
     }
   }
   return JSON.stringify(row, null, 2).replace(/\[\s+(-?[\d.e+-]+(?:,\s+-?[\d.e+-]+)*)\s+\]/g, (_, list) => `[${list.replace(/\s+/g, " ")}]`);

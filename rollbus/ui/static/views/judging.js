@@ -9,11 +9,11 @@ import { searchFor } from "./links.js";
 
 const SCORES = [0, 0.25, 0.5, 0.75, 1];
 const given = new Map();
-// What was said in this page, by episode: it is in the log, and ClickHouse may not have it yet.
+// What was said in this page, by episode, judge and name, null if it was taken back: it is in the log, and ClickHouse may not have it yet.
 const remembered = (name, otherwise) => localStorage.getItem(`rollbus-${name}`) ?? otherwise;
 
 /** Who has judged a row of a search, in words; an empty text for nobody. */
-export const isJudged = (row) => [...new Set([...row.judges, ...(given.has(row.episode_id) ? [given.get(row.episode_id).judge] : [])])].join(", ");
+export const isJudged = (row) => [...new Set([...row.judges, ...[...given.get(row.episode_id) ?? []].flatMap(([judge, values]) => ([...values.values()].some((value) => value !== null) ? [judge] : []))])].join(", ");
 
 /** The card of a trajectory, whose rewards may still be on their way; without a session, the way to one. */
 export async function judging(run, found, rewards) {
@@ -27,7 +27,8 @@ export async function judging(run, found, rewards) {
   return card("Judge", `As ${who()}. A second verdict replaces your first; another judge's stays. “?” lists the keys.`, make("div", { class: "own" },
     make("div", { class: "verdicts", role: "group", "aria-label": "Verdict" }, say("u", "good", 1), say("d", "bad", 0), ...SCORES.map((value, at) => say(String(at + 1), String(value), value)), say("x", "take back", null)),
     make("form", { class: "search", "data-key": "words", "aria-label": "What goes with a verdict", onsubmit: (event) => { event.preventDefault(); comment(event.currentTarget, found, reports); } },
-      field("comment", "comment: Enter adds it to your verdict", { ...keyed("c") }), field("name", "name of the reward", { value: remembered("reward", "reward"), required: true, maxlength: 100 })),
+      field("comment", "comment: Enter adds it to your verdict", { ...keyed("c") }), field("name", "name of the reward", { value: remembered("reward", "reward"), required: true, maxlength: 100 }),
+      make("button", { type: "submit" }, "Add the comment")),
     !mayAct() ? null : make("form", { class: "search", "data-key": "data-sets", "aria-label": "Put into this data set", onsubmit: (event) => { event.preventDefault(); intoSet(event.currentTarget, found); } },
       field("data_set", "data set", { required: true, list: "data-sets", value: remembered("set", "") }), make("datalist", { id: "data-sets" }, sets.map((row) => make("option", { value: row.data_set }))),
       make("button", { type: "submit", ...keyed("i") }, "Put into this data set ", make("kbd", { "aria-hidden": "true" }, "i"))),
@@ -53,16 +54,24 @@ function judge(button, found, value) {
   localStorage.setItem("rollbus-reward", name);
   return act(button, async () => {
     await send("verdicts", { episode_id: found.episode_id, value, name, ...(words ? { comment: words } : {}) });
-    if (value === null) given.delete(found.episode_id);
-    else given.set(found.episode_id, { judge: who(), value });
+    keep(found.episode_id, who(), name, value);
     elements.comment.value = "";
   }, value === null ? "It is in the log: taken back." : `It is in the log: ${name} ${shown(value)}, by ${who()}.`);
 }
 
-/** Say the verdict again, with its words. */
+function keep(episode, judge, name, value) {
+  if (!given.has(episode)) given.set(episode, new Map());
+  const values = given.get(episode).get(judge) ?? new Map();
+  given.get(episode).set(judge, values.set(name, value));
+}
+
+/** Say this judge's verdict under the name again, with its words. */
 function comment(form, found, rewards) {
-  const mine = given.get(found.episode_id)?.value ?? rewards.findLast((row) => (row.principal || row.source) === who() && row.in_force)?.value;
-  if (mine !== undefined) return judge(form, found, mine);
+  const name = form.elements.name.value.trim() || "reward";
+  const isMine = (row) => row.name === name && (row.principal || row.source) === who() && row.in_force && !row.turn_event_id;
+  const said = given.get(found.episode_id)?.get(who())?.get(name);
+  const mine = said === undefined ? rewards.findLast(isMine)?.value ?? null : said;
+  if (mine !== null) return judge(form, found, mine);
   return act(form, () => { throw new Error("A comment goes with a verdict: choose one, and both are written."); }, "");
 }
 

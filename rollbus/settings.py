@@ -44,15 +44,8 @@ from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig,
 from rollbus.schemas.signing import Signing
 from rollbus.stack_settings import StackSettings
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
-from rollbus.trainer.backends.tinker.settings import TinkerAccess
-from rollbus.trainer.settings import (
-    ArtLocalBackend,
-    ArtServerBackend,
-    BackendSettings,
-    MemoryBackendSettings,
-    TrainerSettings,
-)
+from rollbus.trainer.backends.model_settings import ArtServerSettings, DecisionLog, ServiceSettings
+from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings, local_model_mistake
 
 if TYPE_CHECKING:
     from rollbus.runtime.health.heart import Heart
@@ -76,7 +69,7 @@ Kind = Literal[
 """Of long-running processes."""
 SHARED = (
     *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
-    *("max_off_policy_steps", "max_share_per_source", "insecure"),
+    *("max_off_policy_steps", "max_share_per_source", "insecure", "art_server", "endpoint_port"),
 )
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
 MOST_PORT = 65_535
@@ -90,36 +83,6 @@ class Section(BaseModel):
     """Base of every section: frozen, and strict about names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ArtServerSection(ModelOptions):
-    """The ART server and its model service."""
-
-    model: str = "agent"
-    """Name that requests and batches use; answers name `name@version`."""
-    base_model: Path | None = None
-    """Directory in Hugging Face layout; without it, SmolLM2, which is fetched once."""
-    directory: Path | None = None
-    """Checkpoints and journal; `art` in the stack's data folder without it."""
-    token: SecretStr | None = Field(default=None, min_length=1)
-    """Bearer token of both ports; None asks for none."""
-    host: str = "127.0.0.1"
-    tinker: TinkerAccess | None = None
-    """Train and sample at a service with the Tinker API; `base_model` is then the folder of its tokenizer."""
-
-    @model_validator(mode="after")
-    def _holds_the_weights_in_one_place(self) -> "ArtServerSection":
-        if self.tinker is None:
-            return self
-        options = {"art": self.art, "lora": self.lora, "logprobs_mode: processed": self.logprobs_mode == "processed"}
-        if wrong := [name for name, value in options.items() if value]:
-            raise ValueError(
-                f"{', '.join(wrong)} is of a model on this machine, and `tinker` holds it elsewhere; leave one out "
-                "(`tinker: lora_rank:` is the rank there, and its log-probs are raw)"
-            )
-        if self.base_model is None:
-            raise ValueError("`tinker` needs `base_model`: the folder with the tokenizer of the model at the service")
-        return self
 
 
 class JudgeSection(Section):
@@ -173,7 +136,7 @@ class Settings(Section):
     judge: JudgeSection = JudgeSection()
     runs: tuple[RunConfig, ...] = (RunConfig(),)
     trainer: TrainerSettings = TrainerSettings()
-    art_server: ArtServerSection = ArtServerSection()
+    art_server: ArtServerSettings = ArtServerSettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     sink: SinkSettings = SinkSettings()
     health: HealthSection = HealthSection()
@@ -235,6 +198,12 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _require_the_model_of_a_backend_in_the_trainer(self) -> "Settings":
+        if mistake := local_model_mistake(self.trainer.backend.type, self.art_server):
+            raise ValueError(mistake)
+        return self
+
+    @model_validator(mode="after")
     def _require_what_delivery_needs(self) -> "Settings":
         delivered = [run for run in self.runs if run.delivery is not None]
         components = [reward.name for reward in self.scoring.rewards]
@@ -257,10 +226,10 @@ class Settings(Section):
             wrong.append("`trainer: serve: at_once` serves every version to all at once; set `after_evaluation`")
         if self.trainer.promote_if is not None:
             wrong.append("`trainer: promote_if:` serves a version to all at once; leave it out")
-        if isinstance(self.trainer.backend, MemoryBackendSettings):
-            wrong.append("backend memory serves no versions, and none can have a share")
-        if isinstance(self.trainer.backend, ArtLocalBackend):
-            wrong.append("backend art-local ends with its trainer, and decisions must hold without it; use art-server")
+        if not isinstance(self.trainer.backend, ArtServerBackend):
+            wrong.append(
+                f"backend {self.trainer.backend.type} gives no version a share of the episodes; use art-server"
+            )
         if self.art_server.art is not None:
             wrong.append("`art_server: art:` serves one version under the model's name, and no share to another")
         if delivered and wrong:
@@ -373,6 +342,8 @@ class Settings(Section):
                 "namespace": self.namespace,
                 "run_id": run.run_id,
                 "model": run.model,
+                "art_server": self.art_server.model_copy(update={"directory": self._model_directory}),
+                "endpoint_port": self.stack.model_port,
                 "max_off_policy_steps": run.batching.max_off_policy_steps,
                 "max_share_per_source": run.batching.max_share_per_source,
             }
@@ -381,8 +352,6 @@ class Settings(Section):
     def _backend(self) -> BackendSettings:
         """Return the trainer's backend; an ART server without address or token gets those of this file."""
         backend = self.trainer.backend
-        if isinstance(backend, ArtLocalBackend):
-            return backend.model_copy(update={"token": backend.token or self.art_server.token})
         if not isinstance(backend, ArtServerBackend):
             return backend
         if backend.token is None and (file := backend.token_file) is not None:
@@ -441,13 +410,17 @@ class Settings(Section):
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)
 
+    @property
+    def _model_directory(self) -> Path:
+        return self.art_server.directory or self.stack.data_dir / "art"
+
     def art_server_settings(self, base_model: Path) -> ServiceSettings:
         """Return the settings of the ART server; its control port is in the section `stack`."""
         section = self.art_server
         return ServiceSettings(
             model=section.model,
             base_model=base_model,
-            directory=section.directory or self.stack.data_dir / "art",
+            directory=self._model_directory,
             host=section.host,
             port=self.stack.model_port,
             api_key=section.token.get_secret_value() if section.token else None,

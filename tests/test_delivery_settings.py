@@ -12,7 +12,9 @@ from rollbus.settings_file import load_settings
 
 ESTIMATE = {"evaluation": "off-policy", "metric": "kl", "goal": "less"}
 SERVE = {"serve": "after_evaluation"}
-LOCAL = {"type": "art-local", "base_model": "b", "directory": "d"}
+MODEL = {"base_model": "b"}
+SERVICE = MODEL | {"tinker": {"url": "http://127.0.0.1:9", "base_model": "m"}}
+SERVERLESS = {"type": "art-serverless", "project": "p", "name": "n", "base_model": "m", "directory": "d"}
 THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
 
 
@@ -63,8 +65,16 @@ def test_contradictory_settings_of_a_delivery_are_refused(delivery: dict[str, An
     ("sections", "says"),
     [
         ({"trainer": {}}, "`trainer: serve: at_once` serves every version to all at once"),
-        ({"trainer": SERVE | {"backend": {"type": "memory"}}}, "backend memory serves no versions"),
-        ({"trainer": SERVE | {"backend": LOCAL}}, "backend art-local ends with its trainer"),
+        ({"trainer": SERVE | {"backend": {"type": "memory"}}}, "backend memory gives no version a share"),
+        (
+            {"trainer": SERVE | {"backend": {"type": "art-local"}}, "art_server": MODEL},
+            "backend art-local gives no version a share",
+        ),
+        (
+            {"trainer": SERVE | {"backend": {"type": "tinker"}}, "art_server": SERVICE},
+            "backend tinker gives no version a share",
+        ),
+        ({"trainer": SERVE | {"backend": SERVERLESS}}, "backend art-serverless gives no version a share"),
         ({"art_server": {"art": {}}}, "`art_server: art:` serves one version"),
     ],
 )

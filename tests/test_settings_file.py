@@ -151,10 +151,19 @@ def test_a_mistake_is_shown_with_its_place(
             "stack: 21400",
             r"line 1: stack: Input should have settings of its own, such as \{name: value\} \(got 21400\)",
         ),
+        ("trainer: {backend: {type: art-local}}", "art-local needs `art_server: base_model:`"),
+        ("trainer: {backend: {type: tinker}}", "tinker needs `art_server: tinker:`"),
+        (
+            "trainer: {backend: {type: art-local}}\n"
+            "art_server: {base_model: b, tinker: {url: 'http://127.0.0.1:9', base_model: m}}",
+            "art-local holds the model here",
+        ),
+        ("trainer: {backend: {type: art-local, precision: auto}}", r"backend\.art-local\.precision: is not a setting"),
+        ("trainer: {art_server: {model: m}}", "trainer: art_server: set this at the top of the file"),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
     ],
-    ids=range(14),
+    ids=range(19),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

@@ -8,10 +8,9 @@ from pydantic import Field, SecretStr, model_validator
 from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
-from rollbus.trainer.backends.model_settings import ModelOptions, Retention
+from rollbus.trainer.backends.model_settings import ArtServerSettings, Retention
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
-from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.validation.promotion import PromotionRule
 
 
@@ -25,38 +24,16 @@ class ArtServerBackend(FrozenSettings):
     """Holds the token, where none is given."""
 
 
-class ArtLocalBackend(ModelOptions):
-    """ART in the trainer's own process: for one machine with one GPU."""
+class ArtLocalBackend(FrozenSettings):
+    """The model of the section `art_server` in the trainer's own process: for one machine with one GPU."""
 
     type: Literal["art-local"]
-    base_model: Path
-    """Directory in Hugging Face layout."""
-    directory: Path
-    """Checkpoints and journal."""
-    model_port: int = 8000
-    token: SecretStr | None = None
-    """Of that port; the one of `art_server` without it."""
 
 
-class TinkerBackendSettings(TinkerAccess):
-    """A service with the Tinker API, driven by the trainer; it serves no agents (`art_server: tinker:` does both)."""
+class TinkerBackendSettings(FrozenSettings):
+    """The service of `art_server: tinker:`, driven by the trainer; it serves no agents, as an art-server does."""
 
     type: Literal["tinker"]
-    tokenizer: Path
-    """Folder with the tokenizer.json of the base model."""
-    directory: Path
-    """Of the journal, which says what the service has saved."""
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; without it, what the service says."""
-    keep_checkpoints: int | None = Field(default=20, ge=1)
-    """Newest versions kept at the service; null keeps all."""
-    keep_every: int | None = Field(default=50, ge=1)
-    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
-
-    @property
-    def retention(self) -> Retention:
-        """Which versions stay."""
-        return Retention(self.keep_checkpoints, self.keep_every)
 
 
 class ServerlessBackendSettings(ServerlessAccess):
@@ -146,6 +123,10 @@ class TrainerSettings(FrozenSettings):
     run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
     model: str = "agent"
     backend: BackendSettings = ArtServerBackend()
+    art_server: ArtServerSettings = ArtServerSettings()
+    """The model of a backend in this process."""
+    endpoint_port: int = 8000
+    """Of that model."""
     train: TrainConfig = TrainConfig()
     max_off_policy_steps: int = Field(default=4, ge=0)
     most_difference: float = Field(default=0.1, ge=0)
@@ -177,3 +158,16 @@ class TrainerSettings(FrozenSettings):
     def backend_is_inside(self) -> bool:
         """Whether updates run in the trainer's process, which then waits for a running one when it stops."""
         return self.backend.type not in ("art-server", "art-serverless")
+
+
+def local_model_mistake(backend: str, model: ArtServerSettings) -> str | None:
+    """Say what the section `art_server` lacks for a backend in the trainer's process; None where it lacks nothing."""
+    if backend == "art-local" and model.tinker is not None:
+        return (
+            "trainer: backend: art-local holds the model here, and `art_server: tinker:` elsewhere; take type: tinker"
+        )
+    if backend == "art-local" and model.base_model is None:
+        return "trainer: backend: art-local needs `art_server: base_model:`, a directory in Hugging Face layout"
+    if backend == "tinker" and model.tinker is None:
+        return "trainer: backend: tinker needs `art_server: tinker:`, the service that trains"
+    return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
@@ -103,6 +103,36 @@ class ModelOptions(FrozenSettings):
         return Retention(self.keep_checkpoints, self.keep_every)
 
 
+class ArtServerSettings(ModelOptions):
+    """The ART server and its model service."""
+
+    model: str = "agent"
+    """Name that requests and batches use; answers name `name@version`."""
+    base_model: Path | None = None
+    """Directory in Hugging Face layout; without it, SmolLM2, which is fetched once."""
+    directory: Path | None = None
+    """Checkpoints and journal; `art` in the stack's data folder without it."""
+    token: SecretStr | None = Field(default=None, min_length=1)
+    """Bearer token of both ports; None asks for none."""
+    host: str = "127.0.0.1"
+    tinker: TinkerAccess | None = None
+    """Train and sample at a service with the Tinker API; `base_model` is then the folder of its tokenizer."""
+
+    @model_validator(mode="after")
+    def _holds_the_weights_in_one_place(self) -> "ArtServerSettings":
+        if self.tinker is None:
+            return self
+        options = {"art": self.art, "lora": self.lora, "logprobs_mode: processed": self.logprobs_mode == "processed"}
+        if wrong := [name for name, value in options.items() if value]:
+            raise ValueError(
+                f"{', '.join(wrong)} is of a model on this machine, and `tinker` holds it elsewhere; leave one out "
+                "(`tinker: lora_rank:` is the rank there, and its log-probs are raw)"
+            )
+        if self.base_model is None:
+            raise ValueError("`tinker` needs `base_model`: the folder with the tokenizer of the model at the service")
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
     """Where it is decided which version has which share of the episodes."""
@@ -136,6 +166,11 @@ class ServiceSettings:
     options: ModelOptions = field(default_factory=ModelOptions)
     tinker: TinkerAccess | None = None
     """The service that holds the weights; `base_model` is then the folder of the tokenizer."""
+
+    @property
+    def tinker_directory(self) -> Path:
+        """The journal of the model's versions at a service with the Tinker API."""
+        return self.directory / "tinker" / self.model
 
     @property
     def model_directory(self) -> Path:

@@ -104,8 +104,8 @@ class HealthSection(Section):
     """Between two heartbeats; a process that misses three is dead for the others."""
     metrics_host: str = "127.0.0.1"
     metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=MOST_PORT)]] = {}
-    """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
-    The trainer of each further run has the port 10 above the one before. `worker: metrics_port:` is the worker's."""
+    """By kind of process, such as `{worker: 9464, trainer: 9465}`; 0 takes a free one, a kind without a port serves
+    none. The trainer of each further run has the port 10 above the one before."""
     metrics_token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of `/metrics`, which opens nothing else; without it, the token of `art_server`."""
     alarms: AlarmLimits = AlarmLimits()
@@ -322,8 +322,7 @@ class Settings(Section):
         """Return the settings of the worker."""
         if self.signing.is_used and not self.signing.owner:
             raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
-        token = self._metrics_token("worker")
-        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing, "metrics_token": token}
+        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing}
         return self.worker.model_copy(update=shared)
 
     def sink_settings(self) -> SinkSettings:
@@ -379,7 +378,7 @@ class Settings(Section):
         """Return the heartbeat and metrics of a process of this kind; of a run's, on the run's own port."""
         from rollbus.runtime.health.heart import Heart  # with a Kafka client, which most commands do not need
 
-        is_worker, token = kind == "worker", self._metrics_token(kind)
+        token = self.health.metrics_token or self.art_server.token
         port = self.health.metrics_ports.get(kind)
         if port and run_id is not None:
             port = _further_port(port, [run.run_id for run in self.runs].index(run_id))
@@ -390,8 +389,8 @@ class Settings(Section):
             __version__,
             interval_s=self.health.interval_s,
             folder=self.stack.data_dir,
-            metrics_host=self.worker.metrics_host if is_worker else self.health.metrics_host,
-            metrics_port=self.worker.metrics_port if is_worker and self.worker.metrics_port is not None else port,
+            metrics_host=self.health.metrics_host,
+            metrics_port=port,
             metrics_token=token.get_secret_value() if token else None,
         )
 
@@ -402,10 +401,6 @@ class Settings(Section):
         hearts |= {f"trainer of {run_id}": heart for run_id, heart in trainers.items()}
         hearts_with_metrics = {name: heart for name, heart in hearts.items() if heart.metrics_port}
         return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in hearts_with_metrics.items()}
-
-    def _metrics_token(self, kind: Kind) -> SecretStr | None:
-        metrics_token = self.worker.metrics_token if kind == "worker" else None
-        return metrics_token or self.health.metrics_token or self.art_server.token
 
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)

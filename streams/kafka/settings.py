@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
@@ -44,11 +44,6 @@ class StreamSettings(BaseModel):
     """So many equal failures in a row on the same batch end the process."""
     stalled_s: float = Field(default=300.0, gt=0)
     """A position that lags and does not move for so long ends the process."""
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
-    """Port of `/metrics` and `/live`; 0 takes a free one, None serves neither."""
-    metrics_token: SecretStr | None = None
-    """Bearer token of `/metrics`; the one of `art_server` without it."""
 
     def signer_of(self, topic: "Topic") -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus import __version__
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSection, SinkSettings
 from rollbus.runtime.credentials import (
     FOLDER_VARIABLE,
     METRICS_TOKEN,
@@ -42,10 +42,16 @@ from rollbus.schemas.namespaces import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
-from rollbus.stack_settings import StackSettings
-from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.stack_settings import StackSection, StackSettings
+from rollbus.streams.kafka.settings import StreamSettings, WorkerSection
 from rollbus.trainer.backends.model_settings import ArtServerSettings, DecisionLog, ServiceSettings
-from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings, local_model_mistake
+from rollbus.trainer.settings import (
+    ArtServerBackend,
+    BackendSettings,
+    TrainerSection,
+    TrainerSettings,
+    local_model_mistake,
+)
 
 if TYPE_CHECKING:
     from rollbus.runtime.health.heart import Heart
@@ -67,11 +73,6 @@ Kind = Literal[
     "archive",
 ]
 """Of long-running processes."""
-SHARED = (
-    *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
-    *("max_off_policy_steps", "max_share_per_source", "insecure", "art_server", "endpoint_port"),
-)
-"""Settings of a part that the file holds elsewhere: at the top, or in the run."""
 MOST_PORT = 65_535
 PORTS_BETWEEN_RUNS = 10
 """Between the ports of two runs' trainers: the kinds of processes of one run have neighbouring ones."""
@@ -130,18 +131,18 @@ class Settings(Section):
     kafka: KafkaConnection = KafkaConnection()
     signing: Signing = Signing()
     """Whose control and whose rewards count; without the owner's key, that of the stack's secrets."""
-    worker: StreamSettings = StreamSettings()
+    worker: WorkerSection = WorkerSection()
     assembly: AssemblyConfig = AssemblyConfig()
     scoring: ScoringConfig = ScoringConfig()
     judge: JudgeSection = JudgeSection()
     runs: tuple[RunConfig, ...] = (RunConfig(),)
-    trainer: TrainerSettings = TrainerSettings()
+    trainer: TrainerSection = TrainerSection()
     art_server: ArtServerSettings = ArtServerSettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
-    sink: SinkSettings = SinkSettings()
+    sink: SinkSection = SinkSection()
     health: HealthSection = HealthSection()
     archive: ArchiveSection = ArchiveSection()
-    stack: StackSettings = StackSettings()
+    stack: StackSection = StackSection()
 
     @field_validator("namespace")
     @classmethod
@@ -149,14 +150,6 @@ class Settings(Section):
         if wrong := wrong_namespace(namespace):
             raise ValueError(wrong)
         return namespace
-
-    @model_validator(mode="after")
-    def _require_shared_settings_once(self) -> "Settings":
-        for name in ("worker", "trainer", "sink", "stack"):
-            misplaced = sorted(set(SHARED) & getattr(self, name).model_fields_set)
-            if misplaced:
-                raise ValueError(f"{name}: {', '.join(misplaced)}: set this at the top of the file, or in the run")
-        return self
 
     @model_validator(mode="after")
     def _require_episodes_that_forget_finds(self) -> "Settings":
@@ -316,36 +309,31 @@ class Settings(Section):
 
     def stack_settings(self) -> StackSettings:
         """Return what `rollbus.local` takes."""
-        return self.stack.model_copy(update={"insecure": self.insecure})
+        return StackSettings(**dict(self.stack), insecure=self.insecure)
 
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
         if self.signing.is_used and not self.signing.owner:
             raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
-        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing}
-        return self.worker.model_copy(update=shared)
+        return StreamSettings(**dict(self.worker), kafka=self.kafka, namespace=self.namespace, signing=self.signing)
 
     def sink_settings(self) -> SinkSettings:
         """Return the settings of the sink."""
-        return self.sink.model_copy(
-            update={"kafka": self.kafka, "namespace": self.namespace, "clickhouse": self.clickhouse}
-        )
+        return SinkSettings(**dict(self.sink), kafka=self.kafka, namespace=self.namespace, clickhouse=self.clickhouse)
 
     def trainer_settings(self, run_id: str | None = None) -> TrainerSettings:
         """Return the settings of a run's trainer; raises ConfigurationError for an unknown run."""
         run = self.run(run_id)
-        return self.trainer.model_copy(
-            update={
-                "backend": self._backend(),
-                "kafka": self.kafka,
-                "namespace": self.namespace,
-                "run_id": run.run_id,
-                "model": run.model,
-                "art_server": self.art_server.model_copy(update={"directory": self._model_directory}),
-                "endpoint_port": self.stack.model_port,
-                "max_off_policy_steps": run.batching.max_off_policy_steps,
-                "max_share_per_source": run.batching.max_share_per_source,
-            }
+        return TrainerSettings(
+            **{**dict(self.trainer), "backend": self._backend()},
+            kafka=self.kafka,
+            namespace=self.namespace,
+            run_id=run.run_id,
+            model=run.model,
+            max_off_policy_steps=run.batching.max_off_policy_steps,
+            max_share_per_source=run.batching.max_share_per_source,
+            art_server=self.art_server.model_copy(update={"directory": self._model_directory}),
+            endpoint_port=self.stack.model_port,
         )
 
     def _backend(self) -> BackendSettings:

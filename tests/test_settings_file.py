@@ -159,11 +159,16 @@ def test_a_mistake_is_shown_with_its_place(
             "art-local holds the model here",
         ),
         ("trainer: {backend: {type: art-local, precision: auto}}", r"backend\.art-local\.precision: is not a setting"),
-        ("trainer: {art_server: {model: m}}", "trainer: art_server: set this at the top of the file"),
+        ("trainer: {art_server: {model: m}}", r"trainer\.art_server: is not a setting; did you mean art_server\?"),
+        ("worker: {kafka: {}}", r"worker\.kafka: is not a setting; did you mean kafka\?"),
+        (
+            "trainer: {max_share_per_source: {user: 0.5}}",
+            r"did you mean runs\.batching\.max_share_per_source\?",
+        ),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
     ],
-    ids=range(19),
+    ids=range(21),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

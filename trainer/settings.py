@@ -113,26 +113,14 @@ class ValidationSettings(PlayLimits):
         return self
 
 
-class TrainerSettings(FrozenSettings):
-    """One trainer process."""
+class TrainerSection(FrozenSettings):
+    """The trainers: where they train, how, and what they serve."""
 
-    kafka: KafkaConnection = KafkaConnection()
-    namespace: str = DEFAULT_NAMESPACE
-    from_namespace: str | None = None
-    """Take the batches of a replay there, and end with the last; all records go to `namespace`."""
-    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
-    model: str = "agent"
     backend: BackendSettings = ArtServerBackend()
-    art_server: ArtServerSettings = ArtServerSettings()
-    """The model of a backend in this process."""
-    endpoint_port: int = 8000
-    """Of that model."""
     train: TrainConfig = TrainConfig()
-    max_off_policy_steps: int = Field(default=4, ge=0)
     most_difference: float = Field(default=0.1, ge=0)
     """Refuse a batch where a producer's log-probs differ by more from the model's own, in nats a token; 0 never does.
     bfloat16 and other kernels differ by about 0.01, a temperature of 0.5 that nobody stated by 0.3 and more."""
-    max_share_per_source: dict[str, float] = Field(default_factory=dict)
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionRule | None = None
@@ -153,6 +141,23 @@ class TrainerSettings(FrozenSettings):
     def serve_at_once(self) -> bool:
         """Whether a new version is served without an evaluation."""
         return self.serve == "at_once"
+
+
+class TrainerSettings(TrainerSection):
+    """What one trainer process takes: its section, its run, and what all processes share."""
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    from_namespace: str | None = None
+    """Take the batches of a replay there, and end with the last; all records go to `namespace`."""
+    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
+    model: str = "agent"
+    max_off_policy_steps: int = Field(default=4, ge=0)
+    max_share_per_source: dict[str, float] = Field(default_factory=dict)
+    art_server: ArtServerSettings = ArtServerSettings()
+    """The model of a backend in this process."""
+    endpoint_port: int = 8000
+    """Of that model."""
 
     @property
     def backend_is_inside(self) -> bool:

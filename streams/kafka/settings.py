@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from rollbus.schemas.topics import Topic
 
 
-class StreamSettings(BaseModel):
-    """Settings of one worker process; frozen, parsed at the edge."""
+class WorkerSection(BaseModel):
+    """The worker processes, and the topics that they need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kafka: KafkaConnection = KafkaConnection()
-    namespace: str = DEFAULT_NAMESPACE
-    """Prefix of every topic, consumer group and transactional id."""
-    signing: Signing = Signing()
     event_partitions: int = Field(default=4, ge=1)
     """Partitions of the event topics; changing it for an existing namespace breaks the history of every key."""
     replication_factor: int = Field(default=1, ge=1)
@@ -44,6 +40,15 @@ class StreamSettings(BaseModel):
     """So many equal failures in a row on the same batch end the process."""
     stalled_s: float = Field(default=300.0, gt=0)
     """A position that lags and does not move for so long ends the process."""
+
+
+class StreamSettings(WorkerSection):
+    """What one worker process takes: its section, and what all processes share."""
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    """Prefix of every topic, consumer group and transactional id."""
+    signing: Signing = Signing()
 
     def signer_of(self, topic: "Topic") -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""

@@ -8,7 +8,6 @@ environment is that text, letter by letter: a password may look like YAML.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -276,7 +275,7 @@ def _nearest_setting(place: Place, model: type[BaseModel]) -> str:
     """Return the end of a message about an unknown setting: where else its name is one, or the nearest name here."""
     name, near = str(place[-1]), _fields_at(place[:-1], model)
     others = [".".join(other) for other in _paths(model) if other[-1] == name]
-    if others and len(others) <= MOST_PLACES and not get_close_matches(name, near, n=1):
+    if 0 < len(others) <= MOST_PLACES:
         return f"did you mean {' or '.join(others)}?"
     return nearest(name, near)
 

@@ -130,12 +130,8 @@ class TrainerSection(FrozenSettings):
     """What happens to a batch that the backend refuses for good."""
     retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
     """A failed step is tried again after each; then the run stops."""
-    max_skipped_in_a_row: int = Field(default=10, ge=1)
     alarm: CollapseLimits | None = CollapseLimits()
     """Pause the run if training diverges; null never does, and a limit of null is not watched."""
-    poll_interval_s: float = Field(default=0.5, gt=0)
-    batch_wait_s: float = Field(default=1.0, ge=0)
-    """How long one look for a batch takes."""
 
     @property
     def serve_at_once(self) -> bool:
@@ -144,7 +140,7 @@ class TrainerSection(FrozenSettings):
 
 
 class TrainerSettings(TrainerSection):
-    """What one trainer process takes: its section, its run, and what all processes share."""
+    """What one trainer process takes: its section, its run, what all processes share, and what nobody knows better."""
 
     kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
@@ -158,6 +154,12 @@ class TrainerSettings(TrainerSection):
     """The model of a backend in this process."""
     endpoint_port: int = 8000
     """Of that model."""
+    max_skipped_in_a_row: int = 10
+    """If so many batches in a row train nothing, chance is no reason any more: the run stops."""
+    poll_interval_s: float = 0.5
+    """How long an ART server may hold a question whether a batch has ended, which it answers at once if it has."""
+    batch_wait_s: float = 1.0
+    """How long one look for a batch takes: a pause and a stop are heard between two."""
 
     @property
     def backend_is_inside(self) -> bool:

@@ -27,7 +27,6 @@ def settings_document(job: DemoJob, stack: StackSettings, base_model: Path) -> d
         **document,
         "trainer": {
             "backend": {"type": "art-server", "url": stack.art_url},
-            "poll_interval_s": 0.1,
             **trainer,
         },
         "art_server": {"model": MODEL, "base_model": str(base_model.resolve()), **art_server},

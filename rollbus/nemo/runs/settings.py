@@ -27,7 +27,7 @@ PATIENCE_MS = 24 * 3_600_000
 TICK_MS = 200
 """An epoch waits for a few ticks; five a second cost little."""
 EVENT_PARTITIONS = 2
-TRAINER = {"alarm": None, "poll_interval_s": 0.1}
+TRAINER = {"alarm": None}
 """A paused run would wait for an operator that a finetuning run does not have."""
 
 

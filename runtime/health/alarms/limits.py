@@ -10,7 +10,7 @@ class AlarmLimits(BaseModel):
 
     missed_beats: int = Field(default=3, ge=2)
     waiting_s: float | None = Field(default=240.0, gt=0)
-    """Work that is there and has not moved. A worker that is stuck for its `stalled_s` ends itself, so the default is
+    """Work that is there and has not moved. A worker that is stuck for five minutes ends itself, so the default is
     shorter: it is reported while it can still be looked at. A training step is named when it is open for longer than
     this, and than three times the longest of the newest steps."""
     lag_s: float | None = Field(default=300.0, gt=0)

@@ -67,7 +67,6 @@ def settings_document(
         ],
         "trainer": {
             "serve": "after_evaluation",
-            "poll_interval_s": 0.1,
             "train": {"learning_rate": learning_rate, "loss": "cispo", "ratio_max": 5.0},
         },
     }

@@ -94,8 +94,6 @@ class JudgeSection(Section):
     model: str = ""
     """A reward's own option `model` wins over it."""
     api_key: SecretStr | None = None
-    timeout_s: float = Field(default=60.0, gt=0)
-    """Of one request; a reward's own `timeout_s` holds for the whole call."""
 
 
 class HealthSection(Section):

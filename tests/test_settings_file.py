@@ -166,9 +166,13 @@ def test_a_mistake_is_shown_with_its_place(
             r"did you mean runs\.batching\.max_share_per_source\?",
         ),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
+        (
+            "runs: [{grouping: {rewards: [{type: judge_relative, weight: 0, share: 0.1}]}}]",
+            r"rewards\[0\]\.share: is not a setting",
+        ),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

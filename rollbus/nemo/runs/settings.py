@@ -107,7 +107,6 @@ def _run(plan: Plan, run_id: str) -> dict[str, Any]:
             "reward_wait_ms": 0,  # the evaluator reports before an attempt ends, or never
             "reward_grace_ms": 0,
             "advantage": "mean_std",
-            **({"signal_tolerance": -1} if text else {}),
         },
         "curriculum": curriculum_config(curriculum, plan.bus.seed).model_dump(mode="json", exclude_defaults=True),
         "batching": {

@@ -18,7 +18,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.record_makers import copier
-from rollbus.schemas.records.config import RewardConfig
+from rollbus.schemas.records.config import ComponentConfig, RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
 from rollbus.streams.rewards.contract import (
     Ask,
@@ -85,7 +85,7 @@ class Asker:
     async def ask_all(
         self,
         subject: Subject,
-        rewards: tuple[RewardConfig, ...],
+        rewards: tuple[ComponentConfig, ...],
         slots: asyncio.Semaphore,
         before: Before = FIRST_TIME,
     ) -> dict[str, ComponentAnswer]:
@@ -100,17 +100,17 @@ class Asker:
         answers.update((reward.name, answer) for reward, answer in zip(slow, slow_answers, strict=True))
         return {reward.name: answers[reward.name] for reward in rewards}
 
-    def is_quick(self, reward: RewardConfig) -> bool:
+    def is_quick(self, reward: ComponentConfig) -> bool:
         """Say whether a component is called in place."""
         function = self._registry.get(reward.type)
         return function is not None and function.quick
 
-    def _context_of(self, reward: RewardConfig, before: Before) -> RewardContext:
+    def _context_of(self, reward: ComponentConfig, before: Before) -> RewardContext:
         earlier = tuple(turn for turn in before.turns if turn.component == reward.name)
         options: Mapping[str, Option] = ReadOnlyMapping(reward.options, "context.options")
         return RewardContext(reward.name, options, self._ask, earlier, before.revision)
 
-    def _ask_in_place(self, subject: Subject, reward: RewardConfig, before: Before) -> ComponentAnswer:
+    def _ask_in_place(self, subject: Subject, reward: ComponentConfig, before: Before) -> ComponentAnswer:
         context = self._context_of(reward, before)
         try:
             function: Any = self._registry[reward.type]
@@ -119,7 +119,7 @@ class Asker:
             return _error_answer(reward.name, error)
 
     async def _ask_one(
-        self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore, before: Before
+        self, subject: Subject, reward: ComponentConfig, slots: asyncio.Semaphore, before: Before
     ) -> ComponentAnswer:
         context = self._context_of(reward, before)
         try:
@@ -177,9 +177,9 @@ def _read_only(subject: Subject) -> Subject:
     return tuple(_with_labels(member, labels=ReadOnlyMapping(member.labels, "trajectory.labels")) for member in subject)
 
 
-def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
+def _is_asked(reward: ComponentConfig, subject: Subject) -> bool:
     """Say whether a trajectory is in a component's sample: always the same; groups are all in it."""
-    if reward.share == 1 or not isinstance(subject, Trajectory):
+    if not isinstance(reward, RewardConfig) or not isinstance(subject, Trajectory):
         return True
     draw_digest = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
     return int.from_bytes(draw_digest, "big") < reward.share * 2**56
@@ -273,7 +273,7 @@ def _check_value(value: Any, name: str) -> ComponentAnswer:
 
 
 def combined(
-    answers: Mapping[str, ComponentAnswer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
+    answers: Mapping[str, ComponentAnswer], rewards: tuple[ComponentConfig, ...], low: float | None, high: float | None
 ) -> tuple[float | None, str | None]:
     """Return the weighted, clipped sum, or an error; (None, None) while a component has no value.
 

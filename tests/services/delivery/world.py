@@ -45,7 +45,7 @@ PARTS = {
     "webhook": ("log-to", "webhook"),
     "proxy": ("proxy", "run"),
 }
-DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "cool_down_ms": 0, "metrics": []}
+DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "metrics": []}
 
 
 def settings_document(

@@ -14,7 +14,7 @@ ESTIMATE = {"evaluation": "off-policy", "metric": "kl", "goal": "less"}
 SERVE = {"serve": "after_evaluation"}
 MODEL = {"base_model": "b"}
 SERVICE = MODEL | {"tinker": {"url": "http://127.0.0.1:9", "base_model": "m"}}
-SERVERLESS = {"type": "art-serverless", "project": "p", "name": "n", "base_model": "m", "directory": "d"}
+SERVERLESS = {"type": "art-serverless", "project": "p", "name": "n", "base_model": "m"}
 THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
 
 

@@ -9,6 +9,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from rollbus.runtime.health.heart import Heart, beating
 from rollbus.schemas.errors import ConfigurationError, RollbusError
@@ -172,7 +173,6 @@ def _load_tinker(settings: TrainerSettings) -> MakeBackend:
 def _load_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> MakeBackend:
     """Raise ConfigurationError for settings of the update that W&B's service does not have, and without a key."""
     from rollbus.trainer.backends.serverless.batches import find_unsupported_settings
-    from rollbus.trainer.backends.serverless.following import WaitLimits
     from rollbus.trainer.backends.serverless.opening import find_api_key, open_serverless
 
     if refused := find_unsupported_settings(settings.train):
@@ -189,11 +189,10 @@ def _load_serverless(settings: TrainerSettings, chosen: ServerlessBackendSetting
         return await open_serverless(
             ServerlessClient(chosen, api_key),
             model=settings.model,
-            directory=chosen.directory,
-            max_tokens=chosen.max_tokens,
-            retention=chosen.retention,
+            directory=model_directory(settings) / "serverless",
+            max_tokens=settings.art_server.max_tokens,
+            retention=settings.art_server.retention,
             accept_step=chosen.accept_step,
-            waiting=WaitLimits(settle_s=chosen.settle_s),
         )
 
     return make
@@ -203,15 +202,22 @@ def local_service_settings(settings: TrainerSettings) -> ServiceSettings:
     """Return the settings of a model that the trainer holds itself; raises ConfigurationError where they lack one."""
     section = settings.art_server
     mistake = local_model_mistake(settings.backend.type, section)
-    if mistake is not None or section.base_model is None or section.directory is None:
-        raise ConfigurationError(mistake or f"backend {settings.backend.type} needs `art_server: directory:`")
+    if mistake is not None or section.base_model is None:
+        raise ConfigurationError(mistake or f"backend {settings.backend.type} needs `art_server: base_model:`")
     return ServiceSettings(
         model=settings.model,
         base_model=section.base_model,
-        directory=section.directory,
+        directory=model_directory(settings),
         port=settings.endpoint_port,
         api_key=section.token.get_secret_value() if section.token else None,
         retention=section.retention,
         options=section,
         tinker=section.tinker,
     )
+
+
+def model_directory(settings: TrainerSettings) -> Path:
+    """Return the folder of checkpoints and journals; raises ConfigurationError without one."""
+    if settings.art_server.directory is None:
+        raise ConfigurationError(f"backend {settings.backend.type} needs `art_server: directory:`")
+    return settings.art_server.directory

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 from rollbus.runtime.health.alarms.divergence import CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
-from rollbus.trainer.backends.model_settings import ArtServerSettings, Retention
+from rollbus.trainer.backends.model_settings import ArtServerSettings
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 from rollbus.trainer.validation.promotion import PromotionRule
@@ -37,26 +37,14 @@ class TinkerBackendSettings(FrozenSettings):
 
 
 class ServerlessBackendSettings(ServerlessAccess):
-    """W&B's serverless training, through ART's own client; it serves no agents."""
+    """W&B's serverless training, through ART's own client; it serves no agents.
+
+    Folder, longest sequence and versions to keep are those of the section `art_server`.
+    """
 
     type: Literal["art-serverless"]
-    directory: Path
-    """Of the journal, which says what was sent, and which version is which checkpoint."""
-    max_tokens: int = Field(default=32_768, gt=0)
-    """Longest sequence that is sent; as ART has it, since the service does not say."""
-    settle_s: float = Field(default=900.0, ge=0)
-    """After a crash or a lost answer: how long a checkpoint is waited for, before the batch is sent again."""
     accept_step: int | None = Field(default=None, ge=0)
     """Go on from this step of the service, although it is not the one that the journal has."""
-    keep_checkpoints: int | None = Field(default=20, ge=1)
-    """Newest versions kept at the service; null keeps all."""
-    keep_every: int | None = Field(default=50, ge=1)
-    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
-
-    @property
-    def retention(self) -> Retention:
-        """Which versions stay."""
-        return Retention(self.keep_checkpoints, self.keep_every)
 
 
 class MemoryBackendSettings(FrozenSettings):
@@ -81,7 +69,6 @@ class PlayLimits(FrozenSettings):
     concurrency: int = Field(default=16, ge=1)
     timeout_s: float = Field(default=120.0, gt=0)
     """For one try of one episode."""
-    tries: int = Field(default=3, ge=1)
 
 
 class ValidationSettings(PlayLimits):
@@ -151,7 +138,7 @@ class TrainerSettings(TrainerSection):
     max_off_policy_steps: int = Field(default=4, ge=0)
     max_share_per_source: dict[str, float] = Field(default_factory=dict)
     art_server: ArtServerSettings = ArtServerSettings()
-    """The model of a backend in this process."""
+    """The model of a backend that the trainer drives itself."""
     endpoint_port: int = 8000
     """Of that model."""
     max_skipped_in_a_row: int = 10

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -31,8 +31,6 @@ class LoraConfig(FrozenSettings):
     rank: int = Field(default=8, ge=1)
     alpha: float = Field(default=16.0, gt=0)
     """The adapter's product is multiplied by alpha / rank."""
-    attention_only: bool = False
-    """True gives the feed-forward matrices no adapters."""
 
 
 class ArtEngine(FrozenSettings):
@@ -72,7 +70,8 @@ class ModelOptions(FrozenSettings):
     """How one model is served and trained."""
 
     max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; without it the base model's own, and with our model service at most 4096."""
+    """Longest sequence; without it what the base model or the service takes, and with our model service at most
+    4096."""
     max_rows: int = Field(default=64, ge=1)
     """Completions generated at once."""
     keep_versions: int = Field(default=6, ge=1)
@@ -80,10 +79,6 @@ class ModelOptions(FrozenSettings):
     logprobs_mode: LogprobsMode = "raw"
     """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature.
     At a temperature other than 1 only `processed` ones can be trained."""
-    sampler_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """On a CPU. `auto` takes all cores, and the learner's half of them away while an update is computed."""
-    trainer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """On a CPU. `auto` takes half of the cores; both take one for a network that is narrower than 256."""
     device: str = "cpu"
     precision: Precision | Literal["auto"] = "float32"
     """`auto` takes bfloat16 where the device multiplies in it, and float32 where it does not."""

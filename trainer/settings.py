@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from rollbus.runtime.health.alarms.divergence import CollapseLimits
+from rollbus.runtime.health.alarms.divergence import WINDOW_STEPS, CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ArtServerSettings
@@ -141,6 +141,8 @@ class TrainerSettings(TrainerSection):
     """The model of a backend that the trainer drives itself."""
     endpoint_port: int = 8000
     """Of that model."""
+    alarm_window_steps: int = WINDOW_STEPS
+    """Of the alarm: the median of so many steps is compared with its limits."""
     max_skipped_in_a_row: int = 10
     """If so many batches in a row train nothing, chance is no reason any more: the run stops."""
     poll_interval_s: float = 0.5

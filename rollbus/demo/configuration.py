@@ -13,7 +13,7 @@ from rollbus.stack_settings import HOST, StackSettings
 
 SINK_LINGER_MS = 8000
 """Few large inserts leave ClickHouse's share of the cores to the model."""
-WORKER = {"event_partitions": 2, "linger_ms": 500, "fetch_max_wait_ms": 500}
+WORKER = {"event_partitions": 2, "linger_ms": 500}
 """Few large transactions, likewise: by default worker and Kafka took half of a core for 8 attempts a second."""
 
 

@@ -102,7 +102,6 @@ class ComponentConfig(Config):
     weight: float = 1.0
     """0 only measures: the score does without its value, and without its success."""
     timeout_s: float = Field(default=30.0, gt=0)
-    attempts: int = Field(default=3, ge=1)
     options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
 
 
@@ -267,9 +266,8 @@ class ResampleConfig(Config):
 class MetricConfig(Config):
     """Something of an episode, in addition to its reward, that a canary must not make worse."""
 
-    of: Literal["component", "rewarded", "failed", "tokens", "latency_ms", "tool_errors"]
-    component: str = ""
-    """Name of the reward's component."""
+    of: Annotated[str, Field(pattern=r"^(rewarded|failed|tokens|latency_ms|tool_errors|component:.+)$")]
+    """`rewarded`, `failed`, `tokens`, `latency_ms`, `tool_errors`, or `component:NAME` of a reward's component."""
     low: float = 0.0
     high: float = 1.0
     """Bounds; a value outside is counted as clipped, and taken as the bound."""
@@ -287,9 +285,7 @@ class MetricConfig(Config):
             wrong.append(f"low {self.low} is not below high {self.high}")
         elif self.tolerance >= self.high - self.low:
             wrong.append(f"tolerance {self.tolerance} is the whole range: nothing would ever be worse")
-        if (self.of == "component") != bool(self.component):
-            wrong.append("`component` names the component, and only of one")
-        elif self.component and self.component not in components:
+        if self.component and self.component not in components:
             names = ", ".join(sorted(components)) or "none"
             wrong.append(f"`scoring: rewards:` has no such component, and it would never come; there are: {names}")
         return wrong
@@ -297,7 +293,13 @@ class MetricConfig(Config):
     @property
     def name(self) -> str:
         """Return the name under which decisions give its numbers."""
-        return f"component:{self.component}" if self.of == "component" else self.of
+        return self.of
+
+    @property
+    def component(self) -> str:
+        """Return the name of the reward's component; empty for what is none."""
+        kind, _, name = self.of.partition(":")
+        return name if kind == "component" else ""
 
 
 ESTIMATES = "off-policy"

@@ -24,10 +24,8 @@ class WorkerSection(BaseModel):
     retention_hours: int = Field(default=7 * 24, ge=1)
     """How long event topics are kept; a replay cannot begin earlier."""
     linger_ms: int = Field(default=20, ge=0)
-    """How long a small batch waits for more: fewer transactions at low rates for that much more latency."""
-    fetch_max_wait_ms: int = Field(default=50, ge=1)
-    """How long the broker holds a fetch that finds nothing. A larger value means fewer requests of an idle worker, and
-    that much more latency at low rates."""
+    """How long a small batch waits for more, and the broker holds a fetch that finds nothing (50 ms at least): fewer
+    transactions and requests at low rates, for that much more latency."""
     tick_interval_ms: int = Field(default=1_000, ge=10)
 
 
@@ -42,11 +40,19 @@ class StreamSettings(WorkerSection):
     """How long the partitions of a killed worker wait: as short as a broker allows by default."""
     transaction_timeout_s: float = 10.0
     """Deadline of one transaction, which takes milliseconds; an open one holds back every read-committed reader."""
+    least_fetch_wait_ms: int = 50
+    """How long the broker holds a fetch that finds nothing, unless `linger_ms` is longer: a shorter time asks it often
+    for nothing."""
     equal_failures: int = 5
     """So many equal failures in a row on the same batch end the process: what passes has passed by then."""
     stalled_s: float = 300.0
     """A position that lags and does not move for so long ends the process: longer than an operator needs to look at it,
     after `health: alarms: waiting_s:` has named it."""
+
+    @property
+    def fetch_max_wait_ms(self) -> int:
+        """How long the broker holds a fetch that finds nothing."""
+        return max(self.least_fetch_wait_ms, self.linger_ms)
 
     def signer_of(self, topic: "Topic") -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""

@@ -20,7 +20,3 @@ class AlarmLimits(BaseModel):
     """Mean reward of the newest five steps below that of up to twenty before them."""
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
     """Share of the groups without a signal in a run's newest curriculum window."""
-    dead_letters_s: float | None = Field(default=3_600.0, gt=0)
-    """A dead letter is an alarm for so long."""
-    clock_s: float | None = Field(default=5.0, gt=0)
-    """Between the clock of a process and the broker's."""

@@ -20,6 +20,8 @@ UNREAD_MS = 60_000
 """A process counts as alive for so long after a beat that cannot be read, as it does not say how often it beats."""
 TRAINING_KINDS = ("trainer", "art-server")
 """Kinds of processes whose work does not move while a step is open."""
+CLOCK_MS = 5_000
+"""Between the clocks of a process and the broker: NTP keeps milliseconds, an estimate is off by less than a second."""
 MISSED_BEATS = 3
 """So many and a process is silent: one or two are missed by a garbage collection or a rebalance of the broker."""
 SLACK_MS = 1_000
@@ -188,7 +190,7 @@ def find_process_problems(process: ProcessHealth, limits: AlarmLimits) -> Iterab
         yield Problem("waiting", process.process, what, f"{remedy}; {RUNBOOK}#waiting")
     if process.trouble is not None:
         yield Problem("trouble", process.process, f"{process.name}: {process.trouble}", f"{RUNBOOK}#trouble")
-    if limits.clock_s is not None and abs(process.clock_ms) > limits.clock_s * 1000:
+    if abs(process.clock_ms) > CLOCK_MS:
         side = "ahead of" if process.clock_ms > 0 else "behind"
         what = f"the clock of {process.host} is {say_duration(abs(process.clock_ms))} {side} the broker's"
         yield Problem("clock", process.host, what, f"set the clocks by NTP; {RUNBOOK}#clock")

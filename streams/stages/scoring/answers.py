@@ -39,6 +39,8 @@ UNORDERED = (str, bytes, bytearray, Mapping, Set)
 """What can be iterated over without being one value for each member: keys, letters, values that lost their place."""
 TEXTS = (str, bytes, bytearray)
 """`float` reads some of them as numbers, such as "1_000"."""
+ATTEMPTS = 3
+"""Calls of a function until it answers: an endpoint that is away for a moment has come back by the third."""
 RETRY_S = 0.1
 """Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
 _with_labels = copier(Trajectory, Trajectory, "labels")
@@ -73,9 +75,11 @@ FIRST_TIME = Before()
 class Asker:
     """Calls reward functions with a bound on how many are in flight."""
 
-    def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S, attempts: int = ATTEMPTS
+    ) -> None:
         """With a `retry_s` of 0 a failed function is called again at once: for functions that do not ask a model."""
-        self._registry, self._ask, self._retry_s = registry, ask, retry_s
+        self._registry, self._ask, self._retry_s, self._attempts = registry, ask, retry_s, attempts
         self._threads = CallThreads("reward")
         self._abandoned: set[asyncio.Task[ComponentAnswer]] = set()
         """Abandoned calls that have not ended."""
@@ -128,7 +132,7 @@ class Asker:
             return _failed_answer(str(error))
         answer = _failed_answer("never asked")
         timeout_s = None if function.patient else reward.timeout_s
-        for attempt in range(reward.attempts):
+        for attempt in range(self._attempts):
             if attempt:
                 await asyncio.sleep(self._retry_s * 2**attempt)
             async with slots:

@@ -21,7 +21,7 @@ from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG
 from rollbus.streams.rewards.contract import Ask, computable
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
-from rollbus.streams.stages.scoring.answers import Asker, ComponentAnswer
+from rollbus.streams.stages.scoring.answers import ATTEMPTS, Asker, ComponentAnswer
 from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import Incoming, Outgoing
@@ -108,6 +108,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         payload: Payload | None = None,
         find_judged: FindGroup | None = None,
         concurrency: int = CONCURRENCY,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """Raise ConfigurationError for a reward that is not registered, or that is not over groups.
 
@@ -116,7 +117,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         check(registry, config.grouping.rewards, "group")
         super().__init__(config)
         self._registry, self._concurrency = registry, concurrency
-        self._asker, self._payload, self._find_judged = Asker(registry, ask), payload, find_judged
+        self._asker, self._payload, self._find_judged = Asker(registry, ask, attempts=attempts), payload, find_judged
 
     def bind(self, payload: Payload) -> None:
         """Fetch trajectories from there."""

@@ -227,7 +227,7 @@ def test_a_canary_that_stays_undecided_is_rejected() -> None:
 
 
 def test_a_gamed_reward_is_caught_by_the_component_that_falls() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", low=-1, high=1, goal="more")
+    thumbs = MetricConfig(of="component:thumbs", low=-1, high=1, goal="more")
     delivery = Delivery(run_of(metrics=(thumbs,)))
     while delivery.now.canary is not None and delivery.episodes < 4_000:
         for number in range(delivery.episodes, delivery.episodes + 100):
@@ -432,7 +432,7 @@ def test_a_changed_configuration_holds_from_its_record_on() -> None:
 
 
 def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", low=-1, goal="more", tolerance=0.5, min_episodes=20)
+    thumbs = MetricConfig(of="component:thumbs", low=-1, goal="more", tolerance=0.5, min_episodes=20)
     delivery = Delivery(run_of(metrics=(thumbs,)))
     while delivery.now.share != STEPS[1]:
         delivery.play(100, canary=0.5, components={"thumbs": 0.0})
@@ -445,7 +445,7 @@ def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -
 
 
 def test_a_component_that_never_comes_ends_the_canary_undecided() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", goal="more")
+    thumbs = MetricConfig(of="component:thumbs", goal="more")
     delivery = Delivery(run_of(metrics=(thumbs,), max_episodes=200))
     delivery.play_while_canary(canary=0.9)
     assert [(decision.action, decision.reason) for decision in delivery.decisions[2:]] == [

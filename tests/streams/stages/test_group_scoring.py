@@ -106,7 +106,7 @@ class Texts:
 def component(kind: str, **fields: Any) -> ComponentConfig:
     """The limit is short for what exceeds it by far, and long for what must not exceed it on a busy machine either."""
     limit_s = 0.05 if kind in ("hang", "slow_generator", "later_slow_generator") else 600.0
-    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s, "attempts": 1}
+    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s}
     return ComponentConfig(**(given | fields))
 
 
@@ -116,7 +116,8 @@ def run_with(*rewards: ComponentConfig, **grouping: Any) -> RunConfig:
 
 def judging(*rewards: ComponentConfig, texts: Sequence[str] = TEXTS, **grouping: Any) -> tuple[Stepper, Texts]:
     payload = Texts(*texts)
-    stepper = Stepper(GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload))
+    stage = GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload, attempts=1)
+    stepper = Stepper(stage)
     stepper.tick()
     return stepper, payload
 

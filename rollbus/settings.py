@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus import __version__
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSection, SinkSettings
 from rollbus.runtime.credentials import (
     FOLDER_VARIABLE,
     METRICS_TOKEN,
@@ -42,16 +42,15 @@ from rollbus.schemas.namespaces import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.schemas.principals import BY_OWNER, GRANTS, Principal, make_token
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
-from rollbus.stack_settings import StackSettings
-from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, ServiceSettings
-from rollbus.trainer.backends.tinker.settings import TinkerAccess
+from rollbus.stack_settings import StackSection, StackSettings
+from rollbus.streams.kafka.settings import StreamSettings, WorkerSection
+from rollbus.trainer.backends.model_settings import ArtServerSettings, DecisionLog, ServiceSettings
 from rollbus.trainer.settings import (
-    ArtLocalBackend,
     ArtServerBackend,
     BackendSettings,
-    MemoryBackendSettings,
+    TrainerSection,
     TrainerSettings,
+    local_model_mistake,
 )
 
 if TYPE_CHECKING:
@@ -74,11 +73,6 @@ Kind = Literal[
     "archive",
 ]
 """Of long-running processes."""
-SHARED = (
-    *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
-    *("max_off_policy_steps", "max_share_per_source", "insecure"),
-)
-"""Settings of a part that the file holds elsewhere: at the top, or in the run."""
 MOST_PORT = 65_535
 PORTS_BETWEEN_RUNS = 10
 """Between the ports of two runs' trainers: the kinds of processes of one run have neighbouring ones."""
@@ -92,36 +86,6 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ArtServerSection(ModelOptions):
-    """The ART server and its model service."""
-
-    model: str = "agent"
-    """Name that requests and batches use; answers name `name@version`."""
-    base_model: Path | None = None
-    """Directory in Hugging Face layout; without it, SmolLM2, which is fetched once."""
-    directory: Path | None = None
-    """Checkpoints and journal; `art` in the stack's data folder without it."""
-    token: SecretStr | None = Field(default=None, min_length=1)
-    """Bearer token of both ports; None asks for none."""
-    host: str = "127.0.0.1"
-    tinker: TinkerAccess | None = None
-    """Train and sample at a service with the Tinker API; `base_model` is then the folder of its tokenizer."""
-
-    @model_validator(mode="after")
-    def _holds_the_weights_in_one_place(self) -> "ArtServerSection":
-        if self.tinker is None:
-            return self
-        options = {"art": self.art, "lora": self.lora, "logprobs_mode: processed": self.logprobs_mode == "processed"}
-        if wrong := [name for name, value in options.items() if value]:
-            raise ValueError(
-                f"{', '.join(wrong)} is of a model on this machine, and `tinker` holds it elsewhere; leave one out "
-                "(`tinker: lora_rank:` is the rank there, and its log-probs are raw)"
-            )
-        if self.base_model is None:
-            raise ValueError("`tinker` needs `base_model`: the folder with the tokenizer of the model at the service")
-        return self
-
-
 class JudgeSection(Section):
     """The model that `judge` and `judge_relative` ask, behind any OpenAI-compatible endpoint."""
 
@@ -130,8 +94,6 @@ class JudgeSection(Section):
     model: str = ""
     """A reward's own option `model` wins over it."""
     api_key: SecretStr | None = None
-    timeout_s: float = Field(default=60.0, gt=0)
-    """Of one request; a reward's own `timeout_s` holds for the whole call."""
 
 
 class HealthSection(Section):
@@ -141,8 +103,8 @@ class HealthSection(Section):
     """Between two heartbeats; a process that misses three is dead for the others."""
     metrics_host: str = "127.0.0.1"
     metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=MOST_PORT)]] = {}
-    """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
-    The trainer of each further run has the port 10 above the one before. `worker: metrics_port:` is the worker's."""
+    """By kind of process, such as `{worker: 9464, trainer: 9465}`; 0 takes a free one, a kind without a port serves
+    none. The trainer of each further run has the port 10 above the one before."""
     metrics_token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of `/metrics`, which opens nothing else; without it, the token of `art_server`."""
     alarms: AlarmLimits = AlarmLimits()
@@ -167,18 +129,18 @@ class Settings(Section):
     kafka: KafkaConnection = KafkaConnection()
     signing: Signing = Signing()
     """Whose control and whose rewards count; without the owner's key, that of the stack's secrets."""
-    worker: StreamSettings = StreamSettings()
+    worker: WorkerSection = WorkerSection()
     assembly: AssemblyConfig = AssemblyConfig()
     scoring: ScoringConfig = ScoringConfig()
     judge: JudgeSection = JudgeSection()
     runs: tuple[RunConfig, ...] = (RunConfig(),)
-    trainer: TrainerSettings = TrainerSettings()
-    art_server: ArtServerSection = ArtServerSection()
+    trainer: TrainerSection = TrainerSection()
+    art_server: ArtServerSettings = ArtServerSettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
-    sink: SinkSettings = SinkSettings()
+    sink: SinkSection = SinkSection()
     health: HealthSection = HealthSection()
     archive: ArchiveSection = ArchiveSection()
-    stack: StackSettings = StackSettings()
+    stack: StackSection = StackSection()
 
     @field_validator("namespace")
     @classmethod
@@ -186,14 +148,6 @@ class Settings(Section):
         if wrong := wrong_namespace(namespace):
             raise ValueError(wrong)
         return namespace
-
-    @model_validator(mode="after")
-    def _require_shared_settings_once(self) -> "Settings":
-        for name in ("worker", "trainer", "sink", "stack"):
-            misplaced = sorted(set(SHARED) & getattr(self, name).model_fields_set)
-            if misplaced:
-                raise ValueError(f"{name}: {', '.join(misplaced)}: set this at the top of the file, or in the run")
-        return self
 
     @model_validator(mode="after")
     def _require_episodes_that_forget_finds(self) -> "Settings":
@@ -235,6 +189,12 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _require_the_model_of_a_backend_in_the_trainer(self) -> "Settings":
+        if mistake := local_model_mistake(self.trainer.backend.type, self.art_server):
+            raise ValueError(mistake)
+        return self
+
+    @model_validator(mode="after")
     def _require_what_delivery_needs(self) -> "Settings":
         delivered = [run for run in self.runs if run.delivery is not None]
         components = [reward.name for reward in self.scoring.rewards]
@@ -257,10 +217,10 @@ class Settings(Section):
             wrong.append("`trainer: serve: at_once` serves every version to all at once; set `after_evaluation`")
         if self.trainer.promote_if is not None:
             wrong.append("`trainer: promote_if:` serves a version to all at once; leave it out")
-        if isinstance(self.trainer.backend, MemoryBackendSettings):
-            wrong.append("backend memory serves no versions, and none can have a share")
-        if isinstance(self.trainer.backend, ArtLocalBackend):
-            wrong.append("backend art-local ends with its trainer, and decisions must hold without it; use art-server")
+        if not isinstance(self.trainer.backend, ArtServerBackend):
+            wrong.append(
+                f"backend {self.trainer.backend.type} gives no version a share of the episodes; use art-server"
+            )
         if self.art_server.art is not None:
             wrong.append("`art_server: art:` serves one version under the model's name, and no share to another")
         if delivered and wrong:
@@ -347,42 +307,36 @@ class Settings(Section):
 
     def stack_settings(self) -> StackSettings:
         """Return what `rollbus.local` takes."""
-        return self.stack.model_copy(update={"insecure": self.insecure})
+        return StackSettings(**dict(self.stack), insecure=self.insecure)
 
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
         if self.signing.is_used and not self.signing.owner:
             raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
-        token = self._metrics_token("worker")
-        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing, "metrics_token": token}
-        return self.worker.model_copy(update=shared)
+        return StreamSettings(**dict(self.worker), kafka=self.kafka, namespace=self.namespace, signing=self.signing)
 
     def sink_settings(self) -> SinkSettings:
         """Return the settings of the sink."""
-        return self.sink.model_copy(
-            update={"kafka": self.kafka, "namespace": self.namespace, "clickhouse": self.clickhouse}
-        )
+        return SinkSettings(**dict(self.sink), kafka=self.kafka, namespace=self.namespace, clickhouse=self.clickhouse)
 
     def trainer_settings(self, run_id: str | None = None) -> TrainerSettings:
         """Return the settings of a run's trainer; raises ConfigurationError for an unknown run."""
         run = self.run(run_id)
-        return self.trainer.model_copy(
-            update={
-                "backend": self._backend(),
-                "kafka": self.kafka,
-                "namespace": self.namespace,
-                "run_id": run.run_id,
-                "model": run.model,
-                "max_off_policy_steps": run.batching.max_off_policy_steps,
-                "max_share_per_source": run.batching.max_share_per_source,
-            }
+        return TrainerSettings(
+            **{**dict(self.trainer), "backend": self._backend()},
+            kafka=self.kafka,
+            namespace=self.namespace,
+            run_id=run.run_id,
+            model=run.model,
+            max_off_policy_steps=run.batching.max_off_policy_steps,
+            max_share_per_source=run.batching.max_share_per_source,
+            art_server=self.art_server.model_copy(update={"directory": self._model_directory}),
+            endpoint_port=self.stack.model_port,
         )
 
     def _backend(self) -> BackendSettings:
         """Return the trainer's backend; an ART server without address or token gets those of this file."""
         backend = self.trainer.backend
-        if isinstance(backend, ArtLocalBackend):
-            return backend.model_copy(update={"token": backend.token or self.art_server.token})
         if not isinstance(backend, ArtServerBackend):
             return backend
         if backend.token is None and (file := backend.token_file) is not None:
@@ -410,7 +364,7 @@ class Settings(Section):
         """Return the heartbeat and metrics of a process of this kind; of a run's, on the run's own port."""
         from rollbus.runtime.health.heart import Heart  # with a Kafka client, which most commands do not need
 
-        is_worker, token = kind == "worker", self._metrics_token(kind)
+        token = self.health.metrics_token or self.art_server.token
         port = self.health.metrics_ports.get(kind)
         if port and run_id is not None:
             port = _further_port(port, [run.run_id for run in self.runs].index(run_id))
@@ -421,8 +375,8 @@ class Settings(Section):
             __version__,
             interval_s=self.health.interval_s,
             folder=self.stack.data_dir,
-            metrics_host=self.worker.metrics_host if is_worker else self.health.metrics_host,
-            metrics_port=self.worker.metrics_port if is_worker and self.worker.metrics_port is not None else port,
+            metrics_host=self.health.metrics_host,
+            metrics_port=port,
             metrics_token=token.get_secret_value() if token else None,
         )
 
@@ -434,12 +388,12 @@ class Settings(Section):
         hearts_with_metrics = {name: heart for name, heart in hearts.items() if heart.metrics_port}
         return {name: f"{heart.metrics_host}:{heart.metrics_port}" for name, heart in hearts_with_metrics.items()}
 
-    def _metrics_token(self, kind: Kind) -> SecretStr | None:
-        metrics_token = self.worker.metrics_token if kind == "worker" else None
-        return metrics_token or self.health.metrics_token or self.art_server.token
-
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)
+
+    @property
+    def _model_directory(self) -> Path:
+        return self.art_server.directory or self.stack.data_dir / "art"
 
     def art_server_settings(self, base_model: Path) -> ServiceSettings:
         """Return the settings of the ART server; its control port is in the section `stack`."""
@@ -447,7 +401,7 @@ class Settings(Section):
         return ServiceSettings(
             model=section.model,
             base_model=base_model,
-            directory=section.directory or self.stack.data_dir / "art",
+            directory=self._model_directory,
             host=section.host,
             port=self.stack.model_port,
             api_key=section.token.get_secret_value() if section.token else None,

@@ -21,6 +21,8 @@ from rollbus.schemas.errors import ConfigurationError, nearest
 ENVIRONMENT_PREFIX = "ROLLBUS_"
 MOST_CHARACTERS, MOST_VALUES = 1_000_000, 100_000
 """Of a YAML file: a hundred times the longest settings."""
+MOST_PLACES = 3
+"""That a message about an unknown name lists: one that stands at more says too little."""
 _LEVEL = "__"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -261,12 +263,30 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
     if detail["type"] in ("dataclass_type", "model_type", "model_attributes_type"):
         message = "Input should have settings of its own, such as {name: value}"
     if detail["type"] == "extra_forbidden":
-        message = f"is not a setting; {nearest(str(place[-1]), _fields_at(place[:-1], model))}"
+        message = f"is not a setting; {_nearest_setting(place, model)}"
     elif detail["type"] == "tuple_type" and not _is_secret(place, model):
         message = f"Input should be a list, such as [{detail['input']}]"
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _is_secret(place, model):
         message = f"{message} (got {detail['input']!r})"
     return f"{dotted(place)}: {message}" if place else message
+
+
+def _nearest_setting(place: Place, model: type[BaseModel]) -> str:
+    """Return the end of a message about an unknown setting: where else its name is one, or the nearest name here."""
+    name, near = str(place[-1]), _fields_at(place[:-1], model)
+    others = [".".join(other) for other in _paths(model) if other[-1] == name]
+    if 0 < len(others) <= MOST_PLACES:
+        return f"did you mean {' or '.join(others)}?"
+    return nearest(name, near)
+
+
+def _paths(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the names that lead to each section and setting."""
+    for name, field in model.model_fields.items():
+        yield (*place, name)
+        section = _section(field.annotation)
+        if section is not None:
+            yield from _paths(section, (*place, name))
 
 
 def _fields_at(place: Place, model: type[BaseModel]) -> list[str]:

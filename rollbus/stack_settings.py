@@ -22,7 +22,7 @@ FOLLOWING_PORTS = ("kafka_controller_port", "clickhouse_port", "art_port", "mode
 """Where Kafka's port is another than usual, those that are not named come after it, in this order."""
 
 
-class StackSettings(BaseModel):
+class StackSection(BaseModel):
     """Folder and ports of one local stack; a second one on a machine needs another `kafka_port`, and a folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,13 +37,6 @@ class StackSettings(BaseModel):
     """Control routes of art-server."""
     model_port: Port = 8000
     """OpenAI-compatible endpoint of art-server."""
-    insecure: bool = False
-    """True: no passwords and no token."""
-
-    @property
-    def secrets_dir(self) -> Path:
-        """Holds the token and the passwords."""
-        return secrets_folder(self.data_dir, os.environ)
 
     @model_validator(mode="before")
     @classmethod
@@ -57,12 +50,36 @@ class StackSettings(BaseModel):
         return {**{name: first + place for place, name in enumerate(FOLLOWING_PORTS, start=1)}, **values}
 
     @model_validator(mode="after")
-    def _require_different_ports(self) -> "StackSettings":
+    def _require_different_ports(self) -> "StackSection":
         """Refuse a port that is given twice: Kafka would end with a long Java trace."""
         ports = Counter(getattr(self, name) for name in STARTED_PORTS)
         if twice := sorted(port for port, count in ports.items() if count > 1):
             raise ValueError(f"port {twice[0]} is given to several services; {', '.join(STARTED_PORTS)} must differ")
         return self
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.kafka_port}"
+
+    @property
+    def art_url(self) -> str:
+        return f"http://{HOST}:{self.art_port}"
+
+    @property
+    def model_url(self) -> str:
+        return f"http://{HOST}:{self.model_port}/v1"
+
+
+class StackSettings(StackSection):
+    """What `rollbus.local` takes."""
+
+    insecure: bool = False
+    """True: no passwords and no token."""
+
+    @property
+    def secrets_dir(self) -> Path:
+        """Holds the token and the passwords."""
+        return secrets_folder(self.data_dir, os.environ)
 
     @property
     def run_dir(self) -> Path:
@@ -80,15 +97,3 @@ class StackSettings(BaseModel):
     @property
     def clickhouse_dir(self) -> Path:
         return self.data_dir / "clickhouse"
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"{HOST}:{self.kafka_port}"
-
-    @property
-    def art_url(self) -> str:
-        return f"http://{HOST}:{self.art_port}"
-
-    @property
-    def model_url(self) -> str:
-        return f"http://{HOST}:{self.model_port}/v1"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import CONCURRENCY, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import Registry, installed
 from rollbus.streams.stages.alias import AliasStage
@@ -32,17 +32,23 @@ def namespace_stages(
 
 
 def run_stages(
-    run: RunConfig, *, registry: Registry | None = None, ask: Ask | None = None, partitions: int = 1
+    run: RunConfig,
+    *,
+    registry: Registry | None = None,
+    ask: Ask | None = None,
+    partitions: int = 1,
+    concurrency: int = CONCURRENCY,
 ) -> list[AnyStage]:
     """Return grouping and curriculum of a run, and group scoring, resampling and delivery if the run asks for them.
 
-    `partitions` of the event topics share the budget of resampling. Raises ConfigurationError for a reward over groups
+    `partitions` of the event topics share the budget of resampling; `concurrency` bounds the calls of reward functions
+    over groups. Raises ConfigurationError for a reward over groups
     that is not registered.
     """
     grouping, curriculum = PureAsEffects(GroupingStage(run)), PureAsEffects(CurriculumStage(run))
     stages: list[AnyStage] = [grouping]
     if run.grouping.rewards:
-        stages.append(GroupScoringStage(run, registry=registry or installed(), ask=ask))
+        stages.append(GroupScoringStage(run, registry=registry or installed(), ask=ask, concurrency=concurrency))
     stages.append(curriculum)
     if run.resample is not None:
         stages.append(PureAsEffects(ResampleStage(run, partitions=partitions)))

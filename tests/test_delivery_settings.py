@@ -12,8 +12,10 @@ from rollbus.settings_file import load_settings
 
 ESTIMATE = {"evaluation": "off-policy", "metric": "kl", "goal": "less"}
 SERVE = {"serve": "after_evaluation"}
-LOCAL = {"type": "art-local", "base_model": "b", "directory": "d"}
-THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
+MODEL = {"base_model": "b"}
+SERVICE = MODEL | {"tinker": {"url": "http://127.0.0.1:9", "base_model": "m"}}
+SERVERLESS = {"type": "art-serverless", "project": "p", "name": "n", "base_model": "m"}
+THUMBS = {"of": "component:thumbs", "goal": "more"}
 
 
 def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections: Any) -> str:
@@ -38,8 +40,8 @@ def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections:
         ({"margin": 1.0}, "margin 1.0 is the whole range of the reward"),
         ({"max_episodes": 10}, "max_episodes 10 is reached before the last of 3 steps"),
         ({"metrics": [{"of": "failed", "goal": "less"}] * 2}, "metrics need different names, got failed, failed"),
-        ({"metrics": [{"of": "component", "goal": "more"}]}, "`component` names the component, and only of one"),
-        ({"metrics": [{"of": "tokens", "component": "x", "goal": "more"}]}, "names the component, and only of one"),
+        ({"metrics": [{"of": "component:", "goal": "more"}]}, "metrics[0].of: String should match pattern"),
+        ({"metrics": [{"of": "thumbs", "goal": "more"}]}, "metrics[0].of: String should match pattern"),
         ({"metrics": [THUMBS]}, "metric component:thumbs: `scoring: rewards:` has no such component"),
         ({"metrics": [{"of": "tokens", "goal": "less", "low": 5, "high": 5}]}, "metric tokens: low 5.0 is not below"),
         ({"metrics": [{"of": "failed", "goal": "less", "tolerance": 1}]}, "tolerance 1.0 is the whole range"),
@@ -69,8 +71,16 @@ def test_checks_of_other_evaluations_have_other_names_wherever_a_colon_is(tmp_pa
     ("sections", "says"),
     [
         ({"trainer": {}}, "`trainer: serve: at_once` serves every version to all at once"),
-        ({"trainer": SERVE | {"backend": {"type": "memory"}}}, "backend memory serves no versions"),
-        ({"trainer": SERVE | {"backend": LOCAL}}, "backend art-local ends with its trainer"),
+        ({"trainer": SERVE | {"backend": {"type": "memory"}}}, "backend memory gives no version a share"),
+        (
+            {"trainer": SERVE | {"backend": {"type": "art-local"}}, "art_server": MODEL},
+            "backend art-local gives no version a share",
+        ),
+        (
+            {"trainer": SERVE | {"backend": {"type": "tinker"}}, "art_server": SERVICE},
+            "backend tinker gives no version a share",
+        ),
+        ({"trainer": SERVE | {"backend": SERVERLESS}}, "backend art-serverless gives no version a share"),
         ({"art_server": {"art": {}}}, "`art_server: art:` serves one version"),
     ],
 )

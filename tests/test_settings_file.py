@@ -151,13 +151,31 @@ def test_a_mistake_is_shown_with_its_place(
             "stack: 21400",
             r"line 1: stack: Input should have settings of its own, such as \{name: value\} \(got 21400\)",
         ),
+        ("trainer: {backend: {type: art-local}}", "art-local needs `art_server: base_model:`"),
+        ("trainer: {backend: {type: tinker}}", "tinker needs `art_server: tinker:`"),
+        (
+            "trainer: {backend: {type: art-local}}\n"
+            "art_server: {base_model: b, tinker: {url: 'http://127.0.0.1:9', base_model: m}}",
+            "art-local holds the model here",
+        ),
+        ("trainer: {backend: {type: art-local, precision: auto}}", r"backend\.art-local\.precision: is not a setting"),
+        ("trainer: {art_server: {model: m}}", r"trainer\.art_server: is not a setting; did you mean art_server\?"),
+        ("worker: {kafka: {}}", r"worker\.kafka: is not a setting; did you mean kafka\?"),
+        (
+            "trainer: {max_share_per_source: {user: 0.5}}",
+            r"did you mean runs\.batching\.max_share_per_source\?",
+        ),
         ("scoring: {rewards: [{weight: .nan}]}", "weight: .* finite"),
+        (
+            "runs: [{grouping: {rewards: [{type: judge_relative, weight: 0, share: 0.1}]}}]",
+            r"rewards\[0\]\.share: is not a setting",
+        ),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
         ("runs: [{model: team@eu}]", r"model: .*'team@eu' has an `@`, where the version of a model begins"),
         ("runs: [{filter: {models: [agent, agent@3]}}]", r"models\[1\]: .*write the name before it alone"),
         ("assembly: {target_model: agent@3}", r"target_model: .*write the name before it alone"),
     ],
-    ids=range(17),
+    ids=range(25),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

@@ -9,6 +9,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from rollbus.runtime.health.heart import Heart, beating
 from rollbus.schemas.errors import ConfigurationError, RollbusError
@@ -26,6 +27,7 @@ from rollbus.trainer.settings import (
     ServerlessBackendSettings,
     TinkerBackendSettings,
     TrainerSettings,
+    local_model_mistake,
 )
 from rollbus.trainer.validation.validating import load_validation
 
@@ -66,9 +68,9 @@ def load_backend(settings: TrainerSettings) -> MakeBackend:
     if isinstance(chosen, ArtServerBackend):
         return _load_art_client(chosen)
     if isinstance(chosen, ArtLocalBackend):
-        return _load_art_local(settings.model, chosen)
+        return _load_art_local(settings)
     if isinstance(chosen, TinkerBackendSettings):
-        return _load_tinker(settings, chosen)
+        return _load_tinker(settings)
     if isinstance(chosen, ServerlessBackendSettings):
         return _load_serverless(settings, chosen)
     return _load_memory(settings.model, chosen)
@@ -138,37 +140,32 @@ def _load_memory(model: str, chosen: MemoryBackendSettings) -> MakeBackend:
     return make
 
 
-def _load_art_local(model: str, chosen: ArtLocalBackend) -> MakeBackend:
+def _load_art_local(settings: TrainerSettings) -> MakeBackend:
+    service = local_service_settings(settings)
     from rollbus.trainer.art_server.control import environment as art_environment
 
     art_environment.protect()
     from rollbus.trainer.art_server.control.local import ArtLocal
 
     async def make() -> Backend:
-        backend = ArtLocal(local_service_settings(model, chosen))
+        backend = ArtLocal(service)
         await backend.start()
         return backend
 
     return make
 
 
-def _load_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings) -> MakeBackend:
+def _load_tinker(settings: TrainerSettings) -> MakeBackend:
     """Raise ConfigurationError for settings of the update that no Tinker service has."""
     from rollbus.trainer.backends.tinker.sequences import find_unsupported
 
     if refused := find_unsupported(settings.train):
         raise ConfigurationError(f"`backend: {{type: tinker}}` does not know {', '.join(refused)} of `trainer: train:`")
+    service = local_service_settings(settings)
     from rollbus.trainer.backends.tinker.opening import open_tinker
 
     async def make() -> Backend:
-        return await open_tinker(
-            chosen,
-            model=settings.model,
-            tokenizer=chosen.tokenizer,
-            directory=chosen.directory,
-            max_tokens=chosen.max_tokens,
-            retention=chosen.retention,
-        )
+        return await open_tinker(service)
 
     return make
 
@@ -176,7 +173,6 @@ def _load_tinker(settings: TrainerSettings, chosen: TinkerBackendSettings) -> Ma
 def _load_serverless(settings: TrainerSettings, chosen: ServerlessBackendSettings) -> MakeBackend:
     """Raise ConfigurationError for settings of the update that W&B's service does not have, and without a key."""
     from rollbus.trainer.backends.serverless.batches import find_unsupported_settings
-    from rollbus.trainer.backends.serverless.following import WaitLimits
     from rollbus.trainer.backends.serverless.opening import find_api_key, open_serverless
 
     if refused := find_unsupported_settings(settings.train):
@@ -193,24 +189,35 @@ def _load_serverless(settings: TrainerSettings, chosen: ServerlessBackendSetting
         return await open_serverless(
             ServerlessClient(chosen, api_key),
             model=settings.model,
-            directory=chosen.directory,
-            max_tokens=chosen.max_tokens,
-            retention=chosen.retention,
+            directory=model_directory(settings) / "serverless",
+            max_tokens=settings.art_server.max_tokens,
+            retention=settings.art_server.retention,
             accept_step=chosen.accept_step,
-            waiting=WaitLimits(settle_s=chosen.settle_s),
         )
 
     return make
 
 
-def local_service_settings(model: str, chosen: ArtLocalBackend) -> ServiceSettings:
-    """Return the settings of the model service in the trainer's own process."""
+def local_service_settings(settings: TrainerSettings) -> ServiceSettings:
+    """Return the settings of a model that the trainer holds itself; raises ConfigurationError where they lack one."""
+    section = settings.art_server
+    mistake = local_model_mistake(settings.backend.type, section)
+    if mistake is not None or section.base_model is None:
+        raise ConfigurationError(mistake or f"backend {settings.backend.type} needs `art_server: base_model:`")
     return ServiceSettings(
-        model=model,
-        base_model=chosen.base_model,
-        directory=chosen.directory,
-        port=chosen.model_port,
-        api_key=chosen.token.get_secret_value() if chosen.token else None,
-        retention=chosen.retention,
-        options=chosen,
+        model=settings.model,
+        base_model=section.base_model,
+        directory=model_directory(settings),
+        port=settings.endpoint_port,
+        api_key=section.token.get_secret_value() if section.token else None,
+        retention=section.retention,
+        options=section,
+        tinker=section.tinker,
     )
+
+
+def model_directory(settings: TrainerSettings) -> Path:
+    """Return the folder of checkpoints and journals; raises ConfigurationError without one."""
+    if settings.art_server.directory is None:
+        raise ConfigurationError(f"backend {settings.backend.type} needs `art_server: directory:`")
+    return settings.art_server.directory

@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from rollbus.runtime.health.alarms.divergence import CollapseLimits
+from rollbus.runtime.health.alarms.divergence import WINDOW_STEPS, CollapseLimits
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
-from rollbus.trainer.backends.model_settings import ModelOptions, Retention
+from rollbus.trainer.backends.model_settings import ArtServerSettings
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
-from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.validation.promotion import PromotionRule
 
 
@@ -25,61 +24,27 @@ class ArtServerBackend(FrozenSettings):
     """Holds the token, where none is given."""
 
 
-class ArtLocalBackend(ModelOptions):
-    """ART in the trainer's own process: for one machine with one GPU."""
+class ArtLocalBackend(FrozenSettings):
+    """The model of the section `art_server` in the trainer's own process: for one machine with one GPU."""
 
     type: Literal["art-local"]
-    base_model: Path
-    """Directory in Hugging Face layout."""
-    directory: Path
-    """Checkpoints and journal."""
-    model_port: int = 8000
-    token: SecretStr | None = None
-    """Of that port; the one of `art_server` without it."""
 
 
-class TinkerBackendSettings(TinkerAccess):
-    """A service with the Tinker API, driven by the trainer; it serves no agents (`art_server: tinker:` does both)."""
+class TinkerBackendSettings(FrozenSettings):
+    """The service of `art_server: tinker:`, driven by the trainer; it serves no agents, as an art-server does."""
 
     type: Literal["tinker"]
-    tokenizer: Path
-    """Folder with the tokenizer.json of the base model."""
-    directory: Path
-    """Of the journal, which says what the service has saved."""
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; without it, what the service says."""
-    keep_checkpoints: int | None = Field(default=20, ge=1)
-    """Newest versions kept at the service; null keeps all."""
-    keep_every: int | None = Field(default=50, ge=1)
-    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
-
-    @property
-    def retention(self) -> Retention:
-        """Which versions stay."""
-        return Retention(self.keep_checkpoints, self.keep_every)
 
 
 class ServerlessBackendSettings(ServerlessAccess):
-    """W&B's serverless training, through ART's own client; it serves no agents."""
+    """W&B's serverless training, through ART's own client; it serves no agents.
+
+    Folder, longest sequence and versions to keep are those of the section `art_server`.
+    """
 
     type: Literal["art-serverless"]
-    directory: Path
-    """Of the journal, which says what was sent, and which version is which checkpoint."""
-    max_tokens: int = Field(default=32_768, gt=0)
-    """Longest sequence that is sent; as ART has it, since the service does not say."""
-    settle_s: float = Field(default=900.0, ge=0)
-    """After a crash or a lost answer: how long a checkpoint is waited for, before the batch is sent again."""
     accept_step: int | None = Field(default=None, ge=0)
     """Go on from this step of the service, although it is not the one that the journal has."""
-    keep_checkpoints: int | None = Field(default=20, ge=1)
-    """Newest versions kept at the service; null keeps all."""
-    keep_every: int | None = Field(default=50, ge=1)
-    """Versions whose number is a multiple of it are kept for good; null keeps none for that."""
-
-    @property
-    def retention(self) -> Retention:
-        """Which versions stay."""
-        return Retention(self.keep_checkpoints, self.keep_every)
 
 
 class MemoryBackendSettings(FrozenSettings):
@@ -104,7 +69,6 @@ class PlayLimits(FrozenSettings):
     concurrency: int = Field(default=16, ge=1)
     timeout_s: float = Field(default=120.0, gt=0)
     """For one try of one episode."""
-    tries: int = Field(default=3, ge=1)
 
 
 class ValidationSettings(PlayLimits):
@@ -136,22 +100,14 @@ class ValidationSettings(PlayLimits):
         return self
 
 
-class TrainerSettings(FrozenSettings):
-    """One trainer process."""
+class TrainerSection(FrozenSettings):
+    """The trainers: where they train, how, and what they serve."""
 
-    kafka: KafkaConnection = KafkaConnection()
-    namespace: str = DEFAULT_NAMESPACE
-    from_namespace: str | None = None
-    """Take the batches of a replay there, and end with the last; all records go to `namespace`."""
-    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
-    model: str = "agent"
     backend: BackendSettings = ArtServerBackend()
     train: TrainConfig = TrainConfig()
-    max_off_policy_steps: int = Field(default=4, ge=0)
     most_difference: float = Field(default=0.1, ge=0)
     """Refuse a batch where a producer's log-probs differ by more from the model's own, in nats a token; 0 never does.
     bfloat16 and other kernels differ by about 0.01, a temperature of 0.5 that nobody stated by 0.3 and more."""
-    max_share_per_source: dict[str, float] = Field(default_factory=dict)
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionRule | None = None
@@ -161,19 +117,53 @@ class TrainerSettings(FrozenSettings):
     """What happens to a batch that the backend refuses for good."""
     retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
     """A failed step is tried again after each; then the run stops."""
-    max_skipped_in_a_row: int = Field(default=10, ge=1)
     alarm: CollapseLimits | None = CollapseLimits()
     """Pause the run if training diverges; null never does, and a limit of null is not watched."""
-    poll_interval_s: float = Field(default=0.5, gt=0)
-    batch_wait_s: float = Field(default=1.0, ge=0)
-    """How long one look for a batch takes."""
 
     @property
     def serve_at_once(self) -> bool:
         """Whether a new version is served without an evaluation."""
         return self.serve == "at_once"
 
+
+class TrainerSettings(TrainerSection):
+    """What one trainer process takes: its section, its run, what all processes share, and what nobody knows better."""
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    from_namespace: str | None = None
+    """Take the batches of a replay there, and end with the last; all records go to `namespace`."""
+    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
+    model: str = "agent"
+    max_off_policy_steps: int = Field(default=4, ge=0)
+    max_share_per_source: dict[str, float] = Field(default_factory=dict)
+    art_server: ArtServerSettings = ArtServerSettings()
+    """The model of a backend that the trainer drives itself."""
+    endpoint_port: int = 8000
+    """Of that model."""
+    alarm_window_steps: int = WINDOW_STEPS
+    """Of the alarm: the median of so many steps is compared with its limits."""
+    max_skipped_in_a_row: int = 10
+    """If so many batches in a row train nothing, chance is no reason any more: the run stops."""
+    poll_interval_s: float = 0.5
+    """How long an ART server may hold a question whether a batch has ended, which it answers at once if it has."""
+    batch_wait_s: float = 1.0
+    """How long one look for a batch takes: a pause and a stop are heard between two."""
+
     @property
     def backend_is_inside(self) -> bool:
         """Whether updates run in the trainer's process, which then waits for a running one when it stops."""
         return self.backend.type not in ("art-server", "art-serverless")
+
+
+def local_model_mistake(backend: str, model: ArtServerSettings) -> str | None:
+    """Say what the section `art_server` lacks for a backend in the trainer's process; None where it lacks nothing."""
+    if backend == "art-local" and model.tinker is not None:
+        return (
+            "trainer: backend: art-local holds the model here, and `art_server: tinker:` elsewhere; take type: tinker"
+        )
+    if backend == "art-local" and model.base_model is None:
+        return "trainer: backend: art-local needs `art_server: base_model:`, a directory in Hugging Face layout"
+    if backend == "tinker" and model.tinker is None:
+        return "trainer: backend: tinker needs `art_server: tinker:`, the service that trains"
+    return None

@@ -68,7 +68,7 @@ class Canary:
         world = self.world
         config = DeliveryConfig(
             steps=(0.5,), min_episodes=world.min_episodes, max_episodes=NEVER, margin=0.1, wait_ms=world.wait_ms,
-            metrics=(), cool_down_ms=NEVER,
+            metrics=(),
         )  # fmt: skip
         self.stage = DeliveryStage(RunConfig(delivery=config))
         self.state = self.stage.new_state()

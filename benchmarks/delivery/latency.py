@@ -40,7 +40,7 @@ EPISODES = 120
 PATIENCE_S = 60.0
 ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
 NAMESPACE = "latency."
-DELIVERY = {"steps": [0.5], "min_episodes": 1_000, "wait_ms": 0, "cool_down_ms": 0, "metrics": []}
+DELIVERY = {"steps": [0.5], "min_episodes": 1_000, "wait_ms": 0, "metrics": []}
 
 
 class Heard:

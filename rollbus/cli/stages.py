@@ -8,7 +8,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied
 
 if TYPE_CHECKING:
-    from rollbus.schemas.records.config import RewardConfig
+    from rollbus.schemas.records.config import ComponentConfig
 
 
 def all_stages(settings: Settings) -> list[Any]:
@@ -19,7 +19,8 @@ def all_stages(settings: Settings) -> list[Any]:
     registry, ask = installed(), judge_endpoint(settings)
     stages = list(namespace_stages(settings.assembly, settings.scoring, registry=registry, ask=ask))
     for run in settings.runs:
-        stages += run_stages(run, registry=registry, ask=ask, partitions=settings.worker.event_partitions)
+        partitions, concurrency = settings.worker.event_partitions, settings.scoring.concurrency
+        stages += run_stages(run, registry=registry, ask=ask, partitions=partitions, concurrency=concurrency)
     return stages
 
 
@@ -38,10 +39,10 @@ def judge_endpoint(settings: Settings) -> Any:
     from rollbus.streams.rewards.endpoint import Endpoint
 
     key = judge.api_key.get_secret_value() if judge.api_key else ""
-    return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
+    return Endpoint(judge.base_url, judge.model, api_key=key)
 
 
-def require_judge_model(settings: Settings, rewards: "Iterable[RewardConfig]") -> None:
+def require_judge_model(settings: Settings, rewards: "Iterable[ComponentConfig]") -> None:
     """Raise ConfigurationError for a reward that asks a model if none is configured: all its scores would fail."""
     from rollbus.streams.rewards.registry import ASKS_A_MODEL
 
@@ -78,7 +79,7 @@ def describe_trust(settings: Settings) -> list[str]:
     return open_to_all
 
 
-def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[RewardConfig]":
+def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[ComponentConfig]":
     """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}
     judged_runs = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)

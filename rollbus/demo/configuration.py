@@ -13,7 +13,7 @@ from rollbus.stack_settings import HOST, StackSettings
 
 SINK_LINGER_MS = 8000
 """Few large inserts leave ClickHouse's share of the cores to the model."""
-WORKER = {"event_partitions": 2, "linger_ms": 500, "fetch_max_wait_ms": 500}
+WORKER = {"event_partitions": 2, "linger_ms": 500}
 """Few large transactions, likewise: by default worker and Kafka took half of a core for 8 attempts a second."""
 
 
@@ -27,7 +27,6 @@ def settings_document(job: DemoJob, stack: StackSettings, base_model: Path) -> d
         **document,
         "trainer": {
             "backend": {"type": "art-server", "url": stack.art_url},
-            "poll_interval_s": 0.1,
             **trainer,
         },
         "art_server": {"model": MODEL, "base_model": str(base_model.resolve()), **art_server},

@@ -41,6 +41,8 @@ TICKING_STAGE = "assembly"
 """The worker that holds its first partition writes time into the log."""
 NO_TICKER_MS = 60_000
 """Without a worker that holds the ticking stage: so long may a restart take, or a rebalance."""
+NEW_LETTER_MS = 3_600_000
+"""A dead letter is an alarm for an hour: who is called for it has looked by then, and `dead-letters list` keeps it."""
 FORGET_MS = 24 * 3_600_000
 """A process that is silent for a day is no longer shown: it was replaced, or is missed by other signs."""
 
@@ -197,9 +199,9 @@ def _runs(stage: str, holds: Iterable[str]) -> bool:
     return any(name.startswith(f"{stage}[") for name in holds)
 
 
-def _find_new_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
-    newest_ms, limit_s = look.newest_dead_letter_ms, limits.dead_letters_s
-    if limit_s is None or newest_ms is None or look.now_ms - newest_ms > limit_s * 1000:
+def _find_new_dead_letters(look: Look) -> Iterable[Problem]:
+    newest_ms = look.newest_dead_letter_ms
+    if newest_ms is None or look.now_ms - newest_ms > NEW_LETTER_MS:
         return
     age = say_duration(max(0, look.now_ms - newest_ms))
     what = f"records with dead letters: {look.dead_letters}, the newest {age} ago"

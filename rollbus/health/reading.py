@@ -17,9 +17,9 @@ from typing import Any
 
 from rollbus.health.lag import make_lag_rows
 from rollbus.health.picture import Look, Picture, draw_picture
-from rollbus.runtime.health.alarms.lags import Lag, LagHistory
+from rollbus.runtime.health.alarms.lags import LAG_S, Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
-from rollbus.runtime.health.alarms.processes import Beat, ProcessHealth
+from rollbus.runtime.health.alarms.processes import MISSED_BEATS, Beat, ProcessHealth
 from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -76,7 +76,7 @@ class HealthReader:
         self._seen_ms: deque[int] = deque(maxlen=BEATS_FOR_CLOCK)
         """How long after the broker took it each of the newest beats was seen, by this machine's clock."""
         self._is_first = True
-        self.history = LagHistory(limits.lag_s or 0.0)
+        self.history = LagHistory(LAG_S)
 
     async def picture(self) -> Picture:
         """Look once; raises UnavailableError."""
@@ -180,7 +180,7 @@ class HealthReader:
     def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:
         now_ms = self._clock_ms()
         if beat.host == socket.gethostname():
-            if abs(now_ms - beat.beat_at_ms) <= self._limits.missed_beats * beat.interval_ms:  # else a clock was set
+            if abs(now_ms - beat.beat_at_ms) <= MISSED_BEATS * beat.interval_ms:  # else a clock was set
                 self._ahead_ms = beat.beat_at_ms - taken_ms
         elif not self._is_first:
             self._seen_ms.append(now_ms - taken_ms)

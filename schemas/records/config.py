@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from rollbus.schemas.ids import content_hash, join_parts, without_version
 
 MINUTE_MS = 60_000
+SIGNAL_TOLERANCE = 1e-9
+"""A group has signal if its rewards differ by more: equal ones differ by less, after a sum in another order."""
 PassDown = Literal["none", "inherit", "split", "by_name"]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -53,8 +55,6 @@ class AssemblyConfig(Config):
     """How long a paused episode, such as one that asked a person, waits for the part that resumes it."""
     late_horizon_ms: int = Field(default=24 * 60 * MINUTE_MS, ge=0)
     """How long after assembly rewards still become revisions."""
-    gap_grace_ms: int = Field(default=MINUTE_MS, ge=0)
-    """How long assembly waits for missing events after EpisodeEnded."""
     target_functions: tuple[str, ...] = ()
     """Turns of other functions are context only; empty means all."""
     target_model: ModelName | None = None
@@ -77,6 +77,11 @@ class AssemblyConfig(Config):
     `inherit` gives each the root's value, `split` divides it by their number, `by_name` gives an agent's episodes the
     root's report `<name>.<agent>`. An episode's own report of a name outweighs what is passed down."""
 
+    @property
+    def gap_grace_ms(self) -> int:
+        """How long assembly waits for missing events after EpisodeEnded; what is late by a minute was lost."""
+        return min(MINUTE_MS, self.inactivity_ms)
+
     @model_validator(mode="after")
     def _by_name_has_a_name(self) -> "AssemblyConfig":
         if self.pass_down.get("*") == "by_name":
@@ -91,12 +96,14 @@ class AssemblyConfig(Config):
         return sources is None or source in sources
 
 
+CONCURRENCY = 16
+"""Calls of reward functions in flight per partition: a judge answers several at once."""
 EVERY_NAME = "*"
 """Option `report` of `feedback` that reads the reports of all names."""
 
 
-class RewardConfig(Config):
-    """One component of the score."""
+class ComponentConfig(Config):
+    """One component of the score: of a trajectory, or of the members of a group."""
 
     type: str = "feedback"
     """Name of a registered reward function."""
@@ -104,11 +111,15 @@ class RewardConfig(Config):
     """Name of the component; for `feedback` also the name of the report it reads."""
     weight: float = 1.0
     """0 only measures: the score does without its value, and without its success."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+
+class RewardConfig(ComponentConfig):
+    """One component of the score of a trajectory."""
+
     share: float = Field(default=1.0, gt=0, le=1, exclude_if=_is_one)
     """Of the trajectories, chosen by their ids, that the function is called for; below 1 only with weight 0."""
-    timeout_s: float = Field(default=30.0, gt=0)
-    attempts: int = Field(default=3, ge=1)
-    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _a_sample_is_only_measured(self) -> "RewardConfig":
@@ -124,8 +135,8 @@ class ScoringConfig(Config):
     """Without this setting every reported reward counts, whatever its name."""
     clip_low: float | None = None
     clip_high: float | None = None
-    concurrency: int = Field(default=16, ge=1)
-    """Reward functions in flight per partition."""
+    concurrency: int = Field(default=CONCURRENCY, ge=1)
+    """Calls of reward functions in flight per partition, of those over groups likewise."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ScoringConfig":
@@ -149,7 +160,8 @@ class FilterConfig(Config):
     models: tuple[ModelName, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
     without_tokens: bool = False
-    """Also those that lack only token ids or log-probs: for a backend that trains on messages."""
+    """Also those that lack only token ids or log-probs, and groups of equal rewards: for a backend of your own that
+    trains on messages."""
     unfinished: Literal["rewarded_after", "all", "none"] = Field(
         default="rewarded_after", exclude_if=lambda value: value == "rewarded_after"
     )
@@ -180,14 +192,10 @@ class GroupingConfig(Config):
     """Who earned the rewards of single turns: every token of the trajectory alike, or the turns themselves."""
     turn_discount: float = Field(default=0.0, ge=0, le=1, exclude_if=_is_empty)
     """With `credit: turn`, what a turn gets of the next turn's reward; of the one after its square, and so on."""
-    signal_tolerance: float = Field(default=1e-9, ge=-1)
-    """A group has signal if its rewards differ by more; −1 also keeps groups of equal rewards."""
     max_history_tokens: int | None = Field(default=None, gt=0)
     """Longer trajectories are dropped as `overlong` before the group mean."""
-    rewards: tuple[RewardConfig, ...] = ()
+    rewards: tuple[ComponentConfig, ...] = ()
     """Reward functions over a whole group, called once it has closed; weighted, they add to the members' scores."""
-    rewards_concurrency: int = Field(default=16, ge=1)
-    """Calls of these functions in flight per partition."""
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> "GroupingConfig":
@@ -209,8 +217,8 @@ class CurriculumConfig(Config):
     """Groups to admitted groups.
 
     `harness` computes like the NeMo Agent Toolkit's harness. `pools` admits a share each of the easy, normal and hard
-    problems. `advantage_range` admits groups with an advantage outside a range. `surprise` admits the share that is
-    furthest from what was expected, the furthest first.
+    problems. `advantage_range` admits groups with a large advantage. `surprise` admits the share that is furthest
+    from what was expected, the furthest first.
     """
 
     mode: Literal["off", "harness", "pools", "advantage_range", "surprise"] = "off"
@@ -224,14 +232,13 @@ class CurriculumConfig(Config):
     random_subsample: Share | None = None
     seed: int = 0
     hard_below: float = 0.25
-    """`pools`: a problem is hard if the mean reward of its last group was below this, easy if above the other."""
+    """`pools`: a problem is hard if the mean reward of its last group was below this, easy if above the other. Of what
+    lies between all are admitted."""
     easy_above: float = 0.75
     hard_share: float = Field(default=0.2, ge=0, le=1)
-    normal_share: float = Field(default=1.0, ge=0, le=1)
     easy_share: float = Field(default=0.2, ge=0, le=1)
-    advantage_low: float = 0.0
-    """`advantage_range`: a group whose advantages all lie between these is not admitted."""
-    advantage_high: float = 0.0
+    least_advantage: float = Field(default=0.0, ge=0)
+    """`advantage_range`: a group of which no advantage is further from 0 than this is not admitted."""
     surprise_share: Share = Field(default=0.5, exclude_if=lambda value: value == 0.5)
     """`surprise`: the share of a window's groups that is admitted."""
 
@@ -269,9 +276,8 @@ class ResampleConfig(Config):
 class MetricConfig(Config):
     """Something of an episode, in addition to its reward, that a canary must not make worse."""
 
-    of: Literal["component", "rewarded", "failed", "tokens", "latency_ms", "tool_errors"]
-    component: str = ""
-    """Name of the reward's component."""
+    of: Annotated[str, Field(pattern=r"^(rewarded|failed|tokens|latency_ms|tool_errors|component:.+)$")]
+    """`rewarded`, `failed`, `tokens`, `latency_ms`, `tool_errors`, or `component:NAME` of a reward's component."""
     low: float = 0.0
     high: float = 1.0
     """Bounds; a value outside is counted as clipped, and taken as the bound."""
@@ -289,9 +295,7 @@ class MetricConfig(Config):
             wrong.append(f"low {self.low} is not below high {self.high}")
         elif self.tolerance >= self.high - self.low:
             wrong.append(f"tolerance {self.tolerance} is the whole range: nothing would ever be worse")
-        if (self.of == "component") != bool(self.component):
-            wrong.append("`component` names the component, and only of one")
-        elif self.component and self.component not in components:
+        if self.component and self.component not in components:
             names = ", ".join(sorted(components)) or "none"
             wrong.append(f"`scoring: rewards:` has no such component, and it would never come; there are: {names}")
         return wrong
@@ -299,7 +303,13 @@ class MetricConfig(Config):
     @property
     def name(self) -> str:
         """Return the name under which decisions give its numbers."""
-        return f"component:{self.component}" if self.of == "component" else self.of
+        return self.of
+
+    @property
+    def component(self) -> str:
+        """Return the name of the reward's component; empty for what is none."""
+        kind, _, name = self.of.partition(":")
+        return name if kind == "component" else ""
 
 
 ESTIMATES = "off-policy"
@@ -327,6 +337,10 @@ class CheckConfig(Config):
         return join_parts(self.evaluation, self.metric)
 
 
+COOL_DOWN_WAITS = 10
+"""Of an episode for its rewards: ten minutes, with the default."""
+
+
 class DeliveryConfig(Config):
     """New versions to a share of the episodes, and step by step to all."""
 
@@ -347,16 +361,17 @@ class DeliveryConfig(Config):
     """An episode is counted so long after it was assembled at the latest, with the rewards that it has then."""
     max_share_per_principal: Share = Field(default=1.0, exclude_if=_is_one)
     """Most of an arm's episodes that one principal's may be, beyond the first ten; what is more does not count."""
-    cool_down_ms: int = Field(default=10 * MINUTE_MS, ge=0)
-    """After a version was stopped, no other becomes a canary for so long."""
-    automatic: bool = True
-    """The newest candidate becomes the canary by itself; False waits for an operator."""
     metrics: tuple[MetricConfig, ...] = (
         MetricConfig(of="failed", goal="less", tolerance=0.05),
         MetricConfig(of="rewarded", goal="more", tolerance=0.1, on_worse="hold"),
     )
     checks: tuple[CheckConfig, ...] = Field(default=(), exclude_if=_is_empty)
     """Of a candidate, before it becomes the canary."""
+
+    @property
+    def cool_down_ms(self) -> int:
+        """After a version was stopped, no other becomes a canary for so long: its episodes are rewarded by then."""
+        return COOL_DOWN_WAITS * self.wait_ms
 
     def contradictions(self, components: Collection[str]) -> list[str]:
         """Return what in these settings cannot be meant; `components` are those that scoring gives."""
@@ -401,3 +416,8 @@ class RunConfig(Config):
     """None makes no attempts in addition to traffic."""
     delivery: DeliveryConfig | None = Field(default=None, exclude_if=_is_empty)
     """None serves versions as the trainer's `serve` says."""
+
+    @property
+    def signal_tolerance(self) -> float:
+        """By how much a group's rewards must differ; a backend that trains on messages compares by itself."""
+        return -1.0 if self.filter.without_tokens else SIGNAL_TOLERANCE

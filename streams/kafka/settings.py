@@ -3,10 +3,9 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.schemas.limits import FETCH_BYTES
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.signing import SignerOf, Signing
 
@@ -14,41 +13,46 @@ if TYPE_CHECKING:
     from rollbus.schemas.topics import Topic
 
 
-class StreamSettings(BaseModel):
-    """Settings of one worker process; frozen, parsed at the edge."""
+class WorkerSection(BaseModel):
+    """The worker processes, and the topics that they need."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kafka: KafkaConnection = KafkaConnection()
-    namespace: str = DEFAULT_NAMESPACE
-    """Prefix of every topic, consumer group and transactional id."""
-    signing: Signing = Signing()
     event_partitions: int = Field(default=4, ge=1)
     """Partitions of the event topics; changing it for an existing namespace breaks the history of every key."""
     replication_factor: int = Field(default=1, ge=1)
     retention_hours: int = Field(default=7 * 24, ge=1)
     """How long event topics are kept; a replay cannot begin earlier."""
-    session_timeout_s: float = Field(default=6.0, ge=1)
-    """How long the partitions of a killed worker wait; the broker's own minimum is 6 s."""
-    transaction_timeout_s: float = Field(default=10.0, gt=0)
-    """Deadline of one transaction; an open one holds back every read-committed reader."""
     linger_ms: int = Field(default=20, ge=0)
-    """How long a small batch waits for more: fewer transactions at low rates for that much more latency."""
-    fetch_max_wait_ms: int = Field(default=50, ge=1)
-    """How long the broker holds a fetch that finds nothing. A larger value means fewer requests of an idle worker, and
-    that much more latency at low rates."""
-    max_partition_fetch_bytes: int = Field(default=FETCH_BYTES, ge=1)
-    """What a worker asks of a partition at a time; a larger record comes alone."""
+    """How long a small batch waits for more, and the broker holds a fetch that finds nothing (50 ms at least): fewer
+    transactions and requests at low rates, for that much more latency."""
     tick_interval_ms: int = Field(default=1_000, ge=10)
-    equal_failures: int = Field(default=5, ge=1)
-    """So many equal failures in a row on the same batch end the process."""
-    stalled_s: float = Field(default=300.0, gt=0)
-    """A position that lags and does not move for so long ends the process."""
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
-    """Port of `/metrics` and `/live`; 0 takes a free one, None serves neither."""
-    metrics_token: SecretStr | None = None
-    """Bearer token of `/metrics`; the one of `art_server` without it."""
+
+
+class StreamSettings(WorkerSection):
+    """What one worker process takes: its section, what all processes share, and times that no operator knows better."""
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    """Prefix of every topic, consumer group and transactional id."""
+    signing: Signing = Signing()
+    session_timeout_s: float = 6.0
+    """How long the partitions of a killed worker wait: as short as a broker allows by default."""
+    transaction_timeout_s: float = 10.0
+    """Deadline of one transaction, which takes milliseconds; an open one holds back every read-committed reader."""
+    least_fetch_wait_ms: int = 50
+    """How long the broker holds a fetch that finds nothing, unless `linger_ms` is longer: a shorter time asks it often
+    for nothing."""
+    equal_failures: int = 5
+    """So many equal failures in a row on the same batch end the process: what passes has passed by then."""
+    stalled_s: float = 300.0
+    """A position that lags and does not move for so long ends the process: longer than an operator needs to look at it,
+    after `health: alarms: waiting_s:` has named it."""
+
+    @property
+    def fetch_max_wait_ms(self) -> int:
+        """How long the broker holds a fetch that finds nothing."""
+        return max(self.least_fetch_wait_ms, self.linger_ms)
 
     def signer_of(self, topic: "Topic") -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""

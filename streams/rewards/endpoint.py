@@ -1,6 +1,6 @@
 """A model to ask, behind an OpenAI-compatible endpoint: what a worker hands to the judges.
 
-Errors say which endpoint and status; whether to try again is the caller's business.
+Errors say which endpoint and status; how long to wait and whether to try again is the caller's business.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,17 @@ from rollbus.streams.rewards.contract import Option
 
 TOO_MANY_REQUESTS = 429
 SERVER_ERRORS = 500
+BY_CALLER = aiohttp.ClientTimeout(total=None)
+"""A reward's own `timeout_s` ends the call."""
 
 
 class Endpoint:
     """Asks `<base_url>/chat/completions`; a reward's options `model`, `temperature` and `max_tokens` come first."""
 
-    def __init__(self, base_url: str, model: str, *, api_key: str = "", timeout_s: float = 60.0) -> None:
+    def __init__(self, base_url: str, model: str, *, api_key: str = "") -> None:
         self._url = base_url.rstrip("/") + "/chat/completions"
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def __call__(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Option]) -> str:
         """Return the text of the first choice; raises UnavailableError or RejectedError."""
@@ -35,7 +36,7 @@ class Endpoint:
         }
         try:
             async with (
-                aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session,
+                aiohttp.ClientSession(headers=self._headers, timeout=BY_CALLER) as session,
                 session.post(self._url, json=body) as response,
             ):
                 if response.status >= SERVER_ERRORS or response.status == TOO_MANY_REQUESTS:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import content_hash
-from rollbus.schemas.records.config import RewardConfig, ScoringConfig
+from rollbus.schemas.records.config import ComponentConfig, ScoringConfig
 from rollbus.streams.rewards.answer_checks import exact_match, json_valid, length, regex
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.feedback import feedback
@@ -76,7 +76,7 @@ def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
     return reward_function
 
 
-def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
+def function_of(registry: Registry, reward: ComponentConfig) -> RewardFunction:
     """Return the function of a component; raises ConfigurationError for a name that is not registered."""
     try:
         return registry[reward.type]
@@ -88,7 +88,7 @@ def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
         ) from None
 
 
-def check(registry: Registry, rewards: Iterable[RewardConfig], per: Literal["trajectory", "group"]) -> None:
+def check(registry: Registry, rewards: Iterable[ComponentConfig], per: Literal["trajectory", "group"]) -> None:
     """Raise ConfigurationError for a component that is not registered, or that is over something else."""
     for reward in rewards:
         unit = function_of(registry, reward).per
@@ -102,12 +102,12 @@ def reward_version(registry: Registry, config: ScoringConfig) -> str:
     return content_hash([*_parts(registry, config.rewards), config.clip_low, config.clip_high])
 
 
-def group_reward_version(registry: Registry, rewards: Iterable[RewardConfig], before: str) -> str:
+def group_reward_version(registry: Registry, rewards: Iterable[ComponentConfig], before: str) -> str:
     """Return the hash of what a member's reward depends on: its own score's version, and the functions over groups."""
     return content_hash([before, *_parts(registry, rewards)])
 
 
-def _parts(registry: Registry, rewards: Iterable[RewardConfig]) -> list[Any]:
+def _parts(registry: Registry, rewards: Iterable[ComponentConfig]) -> list[Any]:
     return [
         [function_of(registry, reward).version, reward.type, reward.name, reward.weight, reward.options]
         for reward in rewards

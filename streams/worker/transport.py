@@ -61,7 +61,6 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             client_id=self.app.conf.broker_client_id,
             group_id=self.app.conf.id,
             partition_assignment_strategy=[RangePartitionAssignor],
-            max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
             max_poll_records=RECORDS_AT_ONCE,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
             session_timeout_ms=session_ms,

@@ -72,7 +72,9 @@ def test_every_mistake_in_the_settings_is_shown_with_its_line(tmp_path: Path) ->
 def test_a_shared_setting_is_refused_below_the_top(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_text("worker:\n  namespace: other.\n")
-    assert "worker: namespace: set this at the top" in invoke("--config", str(path), "topics", "check", expect=1)
+    assert "worker.namespace: is not a setting; did you mean namespace?" in invoke(
+        "--config", str(path), "topics", "check", expect=1
+    )
 
 
 def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None:

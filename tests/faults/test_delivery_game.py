@@ -45,7 +45,7 @@ GUARDED_DELIVERY = {
     "reward_high": 0.0,
     "metrics": [
         {"of": "tokens", "high": LONGEST, "goal": "less", "tolerance": 1.0},
-        {"of": "component", "component": "thumbs", "goal": "more", "tolerance": 0.1},
+        {"of": "component:thumbs", "goal": "more", "tolerance": 0.1},
     ],
 }
 TALKERS = Path(__file__).with_name("talkers.py")

@@ -21,7 +21,7 @@ from tests.builders import START_MS, make_episode, make_reward, make_tick, make_
 from tests.flow.in_memory import Flow
 from tests.streams.simulation.trainer import SimulatedTrainer
 
-ASSEMBLY = AssemblyConfig(inactivity_ms=60_000, gap_grace_ms=60_000)
+ASSEMBLY = AssemblyConfig(inactivity_ms=60_000)
 RUN = RunConfig(grouping=GroupingConfig(group_size=3), batching=BatchingConfig(groups_per_step=2))
 
 

@@ -74,8 +74,7 @@ def test_the_files_have_the_addresses_of_the_settings(tmp_path: Path) -> None:
     settings = Settings.model_validate(
         {
             "clickhouse": {"host": "tables.example.com", "port": 8443, "secure": True, "database": "agents"},
-            "worker": {"metrics_port": 21464},
-            "health": {"metrics_ports": {"trainer": 21465}},
+            "health": {"metrics_ports": {"worker": 21464, "trainer": 21465}},
         }
     )
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))

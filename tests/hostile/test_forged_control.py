@@ -149,7 +149,7 @@ async def test_a_signed_record_that_is_written_again_changes_nothing() -> None:
 
 async def test_a_strangers_end_leaves_an_episode_untrained() -> None:
     """Who knows an episode's id may write to it. An end without the real writers' counts is an end with a hole."""
-    door = Door(AssemblyStage(AssemblyConfig(gap_grace_ms=1_000)))
+    door = Door(AssemblyStage(AssemblyConfig(inactivity_ms=1_000)))
     await door.write_signed(make_tick(0))
     for event in (make_started(), make_turn("e1", 1)):
         await door.write(event)

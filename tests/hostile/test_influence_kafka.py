@@ -184,9 +184,7 @@ async def test_a_report_from_the_year_2100_does_not_outrank_later_ones(sink_sett
 
 # Ids that are chosen for a canary
 
-CANARY = RunConfig(
-    delivery=DeliveryConfig(steps=(0.5,), min_episodes=100, margin=0.6, wait_ms=0, cool_down_ms=0, metrics=())
-)
+CANARY = RunConfig(delivery=DeliveryConfig(steps=(0.5,), min_episodes=100, margin=0.6, wait_ms=0, metrics=()))
 RUN_STAGES = ("grouping", "curriculum", "observing", "delivery")
 CHOSEN_EPISODES, HONEST_EPISODES = 200, 300
 

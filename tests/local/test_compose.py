@@ -134,10 +134,11 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
         assert all(
             (tmp_path / Path(secret["file"]).name).stat().st_mode & 0o777 == 0o600 for secret in declared.values()
         )
-    worker = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)}).stream_settings()
+    settings = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)})
+    worker = settings.stream_settings()
     assert worker.signing.fingerprint, "the worker signs ticks and configurations"
     assert worker.signing.principals, "it knows whose token signed a record"
-    metrics_token = worker.metrics_token
+    metrics_token = settings.health.metrics_token
     assert metrics_token is not None
     assert (
         metrics_token.get_secret_value()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.records.tokens import decode_logprobs, encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.backend import TinkerBackend
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
@@ -47,14 +47,8 @@ class TestTinkerBackendAtSkyRL(BackendContract):
     @pytest.fixture
     async def backend(self, skyrl: str, base_model: Path, folder: Path) -> AsyncIterator[TinkerBackend]:
         """One after the other in one folder: each test begins where the one before ended."""
-        backend = await open_tinker(
-            make_access(skyrl, base_model),
-            model=MODEL,
-            tokenizer=base_model,
-            directory=folder,
-            max_tokens=64,
-            retention=Retention(),
-        )
+        access, options = make_access(skyrl, base_model), ModelOptions(max_tokens=64)
+        backend = await open_tinker(ServiceSettings(MODEL, base_model, folder, options=options, tinker=access))
         yield backend
         await backend.close()
 

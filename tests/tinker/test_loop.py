@@ -23,8 +23,10 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import StepCompleted, StepStarted
 from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.trainer.backends.model_settings import ArtServerSettings
+from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from rollbus.trainer.ledger.reading_kafka import read_ledger
-from rollbus.trainer.settings import TinkerBackendSettings
+from rollbus.trainer.settings import TinkerBackendSettings, TrainerSettings
 from tests.console import ROLLBUS
 from tests.services.trainer.kafka import TrainerWorld
 
@@ -195,6 +197,10 @@ class TinkerWorld(TrainerWorld):
     """Trainers that drive the service themselves."""
 
     mark: Path
+    art_server: ArtServerSettings
+
+    def settings(self) -> TrainerSettings:
+        return super().settings().model_copy(update={"art_server": self.art_server})
 
     async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
         """Start a trainer that dies after an optimizer step while the mark is there."""
@@ -210,16 +216,13 @@ class TinkerWorld(TrainerWorld):
 async def test_a_trainer_killed_at_the_service_trains_each_batch_once(
     kafka: str, skyrl: str, base_model: Path, namespace: str, tmp_path: Path
 ) -> None:
-    backend = TinkerBackendSettings(
-        type="tinker",
-        url=skyrl,
-        base_model=str(base_model),
-        lora_rank=8,
-        tokenizer=base_model,
+    world = TinkerWorld(kafka, namespace, TinkerBackendSettings(type="tinker"))
+    world.art_server = ArtServerSettings(
+        base_model=base_model,
         directory=tmp_path / "tinker",
         max_tokens=128,
+        tinker=TinkerAccess(url=skyrl, base_model=str(base_model), lora_rank=8),
     )
-    world = TinkerWorld(kafka, namespace, backend)
     world.mark = tmp_path / "die"
     await world.open()
     try:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
@@ -31,8 +31,6 @@ class LoraConfig(FrozenSettings):
     rank: int = Field(default=8, ge=1)
     alpha: float = Field(default=16.0, gt=0)
     """The adapter's product is multiplied by alpha / rank."""
-    attention_only: bool = False
-    """True gives the feed-forward matrices no adapters."""
 
 
 class ArtEngine(FrozenSettings):
@@ -72,7 +70,8 @@ class ModelOptions(FrozenSettings):
     """How one model is served and trained."""
 
     max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; without it the base model's own, and with our model service at most 4096."""
+    """Longest sequence; without it what the base model or the service takes, and with our model service at most
+    4096."""
     max_rows: int = Field(default=64, ge=1)
     """Completions generated at once."""
     keep_versions: int = Field(default=6, ge=1)
@@ -80,10 +79,6 @@ class ModelOptions(FrozenSettings):
     logprobs_mode: LogprobsMode = "raw"
     """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature.
     At a temperature other than 1 only `processed` ones can be trained."""
-    sampler_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """On a CPU. `auto` takes all cores, and the learner's half of them away while an update is computed."""
-    trainer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """On a CPU. `auto` takes half of the cores; both take one for a network that is narrower than 256."""
     device: str = "cpu"
     precision: Precision | Literal["auto"] = "float32"
     """`auto` takes bfloat16 where the device multiplies in it, and float32 where it does not."""
@@ -101,6 +96,36 @@ class ModelOptions(FrozenSettings):
     def retention(self) -> Retention:
         """Which checkpoints stay."""
         return Retention(self.keep_checkpoints, self.keep_every)
+
+
+class ArtServerSettings(ModelOptions):
+    """The ART server and its model service."""
+
+    model: str = "agent"
+    """Name that requests and batches use; answers name `name@version`."""
+    base_model: Path | None = None
+    """Directory in Hugging Face layout; without it, SmolLM2, which is fetched once."""
+    directory: Path | None = None
+    """Checkpoints and journal; `art` in the stack's data folder without it."""
+    token: SecretStr | None = Field(default=None, min_length=1)
+    """Bearer token of both ports; None asks for none."""
+    host: str = "127.0.0.1"
+    tinker: TinkerAccess | None = None
+    """Train and sample at a service with the Tinker API; `base_model` is then the folder of its tokenizer."""
+
+    @model_validator(mode="after")
+    def _holds_the_weights_in_one_place(self) -> "ArtServerSettings":
+        if self.tinker is None:
+            return self
+        options = {"art": self.art, "lora": self.lora, "logprobs_mode: processed": self.logprobs_mode == "processed"}
+        if wrong := [name for name, value in options.items() if value]:
+            raise ValueError(
+                f"{', '.join(wrong)} is of a model on this machine, and `tinker` holds it elsewhere; leave one out "
+                "(`tinker: lora_rank:` is the rank there, and its log-probs are raw)"
+            )
+        if self.base_model is None:
+            raise ValueError("`tinker` needs `base_model`: the folder with the tokenizer of the model at the service")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +161,11 @@ class ServiceSettings:
     options: ModelOptions = field(default_factory=ModelOptions)
     tinker: TinkerAccess | None = None
     """The service that holds the weights; `base_model` is then the folder of the tokenizer."""
+
+    @property
+    def tinker_directory(self) -> Path:
+        """The journal of the model's versions at a service with the Tinker API."""
+        return self.directory / "tinker" / self.model
 
     @property
     def model_directory(self) -> Path:

@@ -152,7 +152,6 @@ class TrainConfig(FrozenSettings):
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
-    seed: int = 0
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> "TrainConfig":
@@ -255,7 +254,7 @@ class Capabilities:
     max_sequence_tokens: int
     """Longest prompt and completion together that can be trained or served."""
     deterministic: bool
-    """The same base, batch and seed give the same weights, bit for bit."""
+    """The same base and batch give the same weights, bit for bit."""
     inference_url: str | None
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
     rolls_back: bool = True

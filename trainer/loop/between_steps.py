@@ -111,8 +111,8 @@ class BetweenSteps:
             return None
         after = self._alarmed_at if self._alarmed_at is not None and self._alarmed_at < step else -1
         before = [entry for entry in self._recent if after < entry[0] < step]
-        self._recent = [*before, (step, metrics)][-self._settings.alarm.window_steps :]
-        passed = find_alarm(self._recent, self._settings.alarm)
+        self._recent = [*before, (step, metrics)][-self._settings.alarm_window_steps :]
+        passed = find_alarm(self._recent, self._settings.alarm, self._settings.alarm_window_steps)
         if passed is None:
             return None
         self._alarmed_at = step

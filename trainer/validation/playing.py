@@ -22,6 +22,8 @@ Samples = Mapping[str, Sequence[float]]
 """By metric: one value per task, in the order of the tasks."""
 
 
+TRIES = 3
+"""Of an episode: what fails so often fails the evaluation, and not by chance."""
 RETRY_PAUSE_S = 1.0
 """Doubles with every try."""
 
@@ -32,6 +34,7 @@ async def play_tasks(
     context: EvaluationContext,
     *,
     limits: PlayLimits,
+    tries: int = TRIES,
     progress: Callable[[int, int], None] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Samples:
@@ -44,7 +47,7 @@ async def play_tasks(
     async def measure_task(task: EvaluationTask) -> Metrics:
         nonlocal tasks_played
         async with gate:
-            metrics = await _play_with_retries(agent, task, context, limits, sleep)
+            metrics = await _play_with_retries(agent, task, context, limits, tries, sleep)
         tasks_played += 1
         if progress is not None:
             progress(tasks_played, len(tasks))
@@ -58,16 +61,17 @@ async def _play_with_retries(
     task: EvaluationTask,
     context: EvaluationContext,
     limits: PlayLimits,
+    tries: int,
     sleep: Callable[[float], Awaitable[None]],
 ) -> Metrics:
-    for number in range(1, limits.tries + 1):
+    for number in range(1, tries + 1):
         try:
             async with asyncio.timeout(limits.timeout_s):
                 return await _call_agent(agent, task, context)
         except BaseException as error:  # a user's agent may raise anything
             if isinstance(error, KeyboardInterrupt) or is_being_cancelled():
                 raise
-            if number == limits.tries:
+            if number == tries:
                 raise UnavailableError(
                     f"evaluation of {context.model}: example {task.example_id!r}, attempt {task.attempt} failed "
                     f"{number} times, last with {error!r}; see that {context.base_url} serves {context.model}, or "

@@ -21,7 +21,7 @@ from rollbus.trainer.ledger.log import Publication, announced_evaluation
 from rollbus.trainer.settings import ArtServerBackend, TrainerSettings, ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, load_agent
 from rollbus.trainer.validation.evaluation import build_evaluation
-from rollbus.trainer.validation.playing import Samples, play_tasks
+from rollbus.trainer.validation.playing import TRIES, Samples, play_tasks
 from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks, read_examples
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class Validation:
     set: ValidationSet
     settings: ValidationSettings
     api_key: str = "none"
+    tries: int = TRIES
+    """Of an episode."""
 
 
 async def measure(
@@ -51,7 +53,12 @@ async def measure(
     options: Mapping[str, Any] = ReadOnlyMapping(copy.deepcopy(dict(validation.settings.options)), "context.options")
     context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, options)
     samples: Samples = await play_tasks(
-        validation.agent, make_tasks(validation.set), context, limits=validation.settings, progress=progress
+        validation.agent,
+        make_tasks(validation.set),
+        context,
+        limits=validation.settings,
+        tries=validation.tries,
+        progress=progress,
     )
     return build_evaluation(
         samples,
@@ -162,8 +169,9 @@ def load_validation(settings: TrainerSettings) -> Validation | None:
         return None
     examples = read_examples(validation_settings.dataset) if validation_settings.dataset else ()
     key = validation_settings.api_key
-    if key is None and isinstance(settings.backend, ArtServerBackend):
-        key = settings.backend.token
+    if key is None:
+        backend = settings.backend
+        key = backend.token if isinstance(backend, ArtServerBackend) else settings.art_server.token
     return Validation(
         agent=load_agent(validation_settings.agent, folder=Path.cwd()),
         set=ValidationSet(

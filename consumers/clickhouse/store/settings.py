@@ -65,20 +65,26 @@ class ClickHouseSettings(BaseModel):
         return host
 
 
-class SinkSettings(BaseModel):
-    """One sink: a member of the consumer group `{namespace}sink`."""
+class SinkSection(BaseModel):
+    """How the sink gathers records into inserts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    """Bytes of the records that are buffered over all partitions before they are written; as many again while those are
+    being written. Their rows take several times as much memory."""
+    linger_ms: int = Field(default=1_000, ge=0)
+    """Longest time for which a record waits for others."""
+
+
+class SinkSettings(SinkSection):
+    """One sink: a member of the consumer group `{namespace}sink`."""
 
     kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
     clickhouse: ClickHouseSettings = ClickHouseSettings()
-    max_rows: int = Field(default=50_000, ge=1)
-    """Rows buffered over all partitions before they are written; as many again while those are being written."""
-    max_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
-    """Bytes of the buffered records; their rows take several times as much memory."""
-    linger_ms: int = Field(default=1_000, ge=0)
-    """Longest time for which a record waits for others."""
+    max_rows: int = 50_000
+    """Rows of one insert: with more ClickHouse gains nothing, and small records would take much memory as rows."""
 
     @property
     def group_id(self) -> str:

@@ -31,7 +31,6 @@ NOT_COMPARED = (
     "scoring",
     "assembly.inactivity_ms",
     "trainer.alarm",
-    "trainer.poll_interval_s",
     "trainer.backend.token",
 )
 """What a run alone in its namespace sets for itself, and what is compared apart."""

@@ -28,7 +28,7 @@ PATIENCE_MS = 24 * 3_600_000
 TICK_MS = 200
 """An epoch waits for a few ticks; five a second cost little."""
 EVENT_PARTITIONS = 2
-TRAINER = {"alarm": None, "poll_interval_s": 0.1}
+TRAINER = {"alarm": None}
 """A paused run would wait for an operator that a finetuning run does not have."""
 
 
@@ -109,7 +109,6 @@ def _run(plan: Plan, run_id: str) -> dict[str, Any]:
             "reward_wait_ms": 0,  # the evaluator reports before an attempt ends, or never
             "reward_grace_ms": 0,
             "advantage": "mean_std",
-            **({"signal_tolerance": -1} if text else {}),
         },
         "curriculum": curriculum_config(curriculum, plan.bus.seed).model_dump(mode="json", exclude_defaults=True),
         "batching": {

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # settings take the limits from here, without the records
     from rollbus.schemas.records.control import RunCommand, RunCommandName
 
 Metrics = Mapping[str, float]
+WINDOW_STEPS = 5
+"""The median of so many steps is beyond a limit only if three of them are: two odd batches stop nothing."""
 
 
 class CollapseLimits(BaseModel):
@@ -27,7 +29,6 @@ class CollapseLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    window_steps: int = Field(default=5, ge=1)
     mismatch_kl: float | None = Field(default=1.0, gt=0)
     """Mean of r − 1 − log r; 0.94 at most in those runs."""
     clip_fraction: float | None = Field(default=0.5, gt=0, le=1)
@@ -84,10 +85,12 @@ _REMEDIES = {
 }
 
 
-def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits) -> Divergence | None:
+def find_alarm(
+    steps: Sequence[tuple[int, Metrics]], limits: CollapseLimits, window_steps: int = WINDOW_STEPS
+) -> Divergence | None:
     """Return the first limit passed by the last steps, given with their numbers; None before the window is full."""
-    recent = steps[-limits.window_steps :]
-    if len(recent) < limits.window_steps:
+    recent = steps[-window_steps:]
+    if len(recent) < window_steps:
         return None
     for metric in _REMEDIES:
         limit: float | None = getattr(limits, metric, None)

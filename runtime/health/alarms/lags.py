@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem, say_duration
 
+LAG_S = 300.0
+"""How long a lag must grow: a burst is read within minutes, and what takes longer is more than the readers take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:
@@ -73,7 +76,7 @@ def draw_group(lag: Lag, history: LagHistory) -> GroupHealth:
 
 def find_lag_problems(group: GroupHealth, history: LagHistory, limits: AlarmLimits) -> Iterable[Problem]:
     """Yield a group that no process reads for, or that falls further behind."""
-    if limits.lag_s is None or group.lag < limits.lag_records:
+    if limits.lag_records is None or group.lag < limits.lag_records:
         return
     name = f"{group.group} in {group.topic}"
     if group.members == 0:
@@ -81,7 +84,7 @@ def find_lag_problems(group: GroupHealth, history: LagHistory, limits: AlarmLimi
         yield Problem("lag", name, what, f"start the process that reads it; {RUNBOOK}#lag")
         return
     growth = history.growth(group.group, group.topic)
-    if growth is None or growth[1] < limits.lag_s * 1000 or not history.is_growing(group.group, group.topic):
+    if growth is None or growth[1] < LAG_S * 1000 or not history.is_growing(group.group, group.topic):
         return
     what = f"{group.group} is {group.lag} records behind in {group.topic}, {growth[0]:.0f} more than "
     what += f"{say_duration(growth[1])} ago"

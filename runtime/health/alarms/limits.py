@@ -8,24 +8,15 @@ class AlarmLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    missed_beats: int = Field(default=3, ge=2)
     waiting_s: float | None = Field(default=240.0, gt=0)
-    """Work that is there and has not moved. A worker that is stuck for its `stalled_s` ends itself, so the default is
+    """Work that is there and has not moved. A worker that is stuck for five minutes ends itself, so the default is
     shorter: it is reported while it can still be looked at. A training step is named when it is open for longer than
     this, and than three times the longest of the newest steps."""
-    lag_s: float | None = Field(default=300.0, gt=0)
-    """A consumer group whose lag has grown for so long."""
-    lag_records: int = Field(default=1_000, ge=1)
-    """Smaller lags are no alarm."""
+    lag_records: int | None = Field(default=1_000, ge=1)
+    """A consumer group that is so far behind, and whose lag has grown for five minutes."""
     no_step_s: float | None = Field(default=3_600.0, gt=0)
     """Since a run's newest closed step."""
     reward_fall: float | None = Field(default=0.2, gt=0)
-    """Mean reward of the newest steps below that of those before."""
+    """Mean reward of the newest five steps below that of up to twenty before them."""
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
     """Share of the groups without a signal in a run's newest curriculum window."""
-    window_steps: int = Field(default=5, ge=1)
-    """Newest steps. Their mean is compared with that of up to four times as many before them."""
-    dead_letters_s: float | None = Field(default=3_600.0, gt=0)
-    """A dead letter is an alarm for so long."""
-    clock_s: float | None = Field(default=5.0, gt=0)
-    """Between the clock of a process and the broker's."""

@@ -1,6 +1,6 @@
 """Newest heartbeats → processes, and what is wrong with each.
 
-Times are the broker's clock, so any machine judges alike. A process that misses `missed_beats` beats is silent. That is
+Times are the broker's clock, so any machine judges alike. A process that misses three beats is silent. That is
 a problem, unless its last beat said that it ends, or a later process of its kind took its place. A beat that the broker
 took after now is of before its clock was set back: it proves nothing, and its process is silent until it beats again.
 """
@@ -20,6 +20,10 @@ UNREAD_MS = 60_000
 """A process counts as alive for so long after a beat that cannot be read, as it does not say how often it beats."""
 TRAINING_KINDS = ("trainer", "art-server")
 """Kinds of processes whose work does not move while a step is open."""
+CLOCK_MS = 5_000
+"""Between the clocks of a process and the broker: NTP keeps milliseconds, an estimate is off by less than a second."""
+MISSED_BEATS = 3
+"""So many and a process is silent: one or two are missed by a garbage collection or a rebalance of the broker."""
 SLACK_MS = 1_000
 """A beat that is so late, or so far ahead of a clock that is only estimated, is still in time."""
 
@@ -85,7 +89,7 @@ def draw_process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
     """Return a process as its newest beat shows it now."""
     heartbeat, age_ms = beat.heartbeat, now_ms - beat.taken_ms
     waiting_ms = 0 if heartbeat.waiting_since_ms is None else heartbeat.beat_at_ms - heartbeat.waiting_since_ms
-    patience_ms = limits.missed_beats * heartbeat.interval_ms + SLACK_MS
+    patience_ms = MISSED_BEATS * heartbeat.interval_ms + SLACK_MS
     state: ProcessState = "working"
     if heartbeat.is_last:
         state = "stopped"
@@ -186,7 +190,7 @@ def find_process_problems(process: ProcessHealth, limits: AlarmLimits) -> Iterab
         yield Problem("waiting", process.process, what, f"{remedy}; {RUNBOOK}#waiting")
     if process.trouble is not None:
         yield Problem("trouble", process.process, f"{process.name}: {process.trouble}", f"{RUNBOOK}#trouble")
-    if limits.clock_s is not None and abs(process.clock_ms) > limits.clock_s * 1000:
+    if abs(process.clock_ms) > CLOCK_MS:
         side = "ahead of" if process.clock_ms > 0 else "behind"
         what = f"the clock of {process.host} is {say_duration(abs(process.clock_ms))} {side} the broker's"
         yield Problem("clock", process.host, what, f"set the clocks by NTP; {RUNBOOK}#clock")

@@ -14,6 +14,8 @@ from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 
 StepRecord = StepStarted | StepCompleted | StepSkipped | StepFailed
+WINDOW_STEPS = 5
+"""Newest steps: fewer would call a batch of hard tasks a fall. Before them up to four times as many are compared."""
 LONG_FACTOR = 3
 """A step is long beside the newest ones if it takes so many times as long as the longest of them."""
 
@@ -67,8 +69,7 @@ def draw_run(
     newest, last = (closed_steps[-1] if closed_steps else None), steps[-1]
     open_step = last if isinstance(last, StepStarted) else None
     rewards = [reward for step in completed_steps if (reward := step.metrics.get("reward_mean")) is not None]
-    window = limits.window_steps
-    before = rewards[-5 * window : -window]
+    before = rewards[-5 * WINDOW_STEPS : -WINDOW_STEPS]
     hour = [step for step in closed_steps if now_ms - step.completed_at_ms <= 3_600_000]
     return RunHealth(
         run_id=run_id,
@@ -79,13 +80,13 @@ def draw_run(
         open_step=open_step.step if open_step else None,
         open_age_ms=max(0, now_ms - open_step.started_at_ms) if open_step else None,
         steps_per_hour=float(len(hour)) if closed_steps else None,
-        reward=fmean(rewards[-window:]) if rewards else None,
-        reward_before=fmean(before) if len(before) >= window else None,
+        reward=fmean(rewards[-WINDOW_STEPS:]) if rewards else None,
+        reward_before=fmean(before) if len(before) >= WINDOW_STEPS else None,
         failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
         no_signal_share=no_signal_share,
         standing=standing,
         longest_step_ms=max(
-            (step.completed_at_ms - step.started_at_ms for step in completed_steps[-window:]), default=None
+            (step.completed_at_ms - step.started_at_ms for step in completed_steps[-WINDOW_STEPS:]), default=None
         ),
     )
 

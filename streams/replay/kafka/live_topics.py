@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode_if
-from rollbus.schemas.records.config import Config, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import ComponentConfig, Config, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Excluded, RewardReported
@@ -191,7 +191,7 @@ async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dic
     return outcomes.by_batch
 
 
-async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+async def nothing_judged(group: Group, rewards: Sequence[ComponentConfig]) -> JudgedGroup:
     """Know of no judged group."""
     return JudgedGroup()
 
@@ -235,7 +235,7 @@ async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Regi
                 judged_groups.take(record)
                 note_configuration(record, RunConfig, OF_A_RUN, live)
 
-    async def find(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+    async def find(group: Group, rewards: Sequence[ComponentConfig]) -> JudgedGroup:
         judged_group = judged_groups.of(group)
         return replace(judged_group, outcome=as_asked(judged_group.outcome, group, rewards, live, registry))
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.schemas.records.config import (
     AssemblyConfig,
+    ComponentConfig,
     Config,
     CurriculumConfig,
     GroupingConfig,
-    RewardConfig,
     RunConfig,
     ScoringConfig,
 )
@@ -106,7 +106,7 @@ class ReplayPlan:
         }
         return run.model_copy(update=changes) if changes else run
 
-    def asked_again(self) -> tuple[RewardConfig, ...]:
+    def asked_again(self) -> tuple[ComponentConfig, ...]:
         """Return the rewards that its stages begin with."""
         scoring = self.scoring_config.rewards if "scoring" in self.stages else ()
         judged_runs = self.run_configs() if "group-scoring" in self.stages else ()

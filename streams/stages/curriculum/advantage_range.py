@@ -1,6 +1,6 @@
-"""A curriculum by advantage: it admits groups with an advantage outside `advantage_low` … `advantage_high`.
+"""A curriculum by advantage: it admits groups with an advantage further from 0 than `least_advantage`.
 
-With both at 0, the default, it admits every group with signal.
+At 0, the default, it admits every group with signal.
 """
 
 from rollbus.schemas.records.config import CurriculumConfig
@@ -13,15 +13,12 @@ def advantage_range(window: Window, memory: Memory, config: CurriculumConfig) ->
     with_signal = [group for group in window.groups if group.has_signal]
     return Decision(
         memory,
-        admitted=tuple(group.group_id for group in with_signal if _outside(group, config)),
-        rejected=tuple(group.group_id for group in with_signal if not _outside(group, config)),
+        admitted=tuple(group.group_id for group in with_signal if _reaches(group, config)),
+        rejected=tuple(group.group_id for group in with_signal if not _reaches(group, config)),
         no_signal=tuple(group.group_id for group in window.groups if not group.has_signal),
     )
 
 
-def _outside(group: Group, config: CurriculumConfig) -> bool:
-    return any(
-        not config.advantage_low <= advantage <= config.advantage_high
-        for member in group.members
-        for advantage in member.advantages
-    )
+def _reaches(group: Group, config: CurriculumConfig) -> bool:
+    advantages = (advantage for member in group.members for advantage in member.advantages)
+    return any(abs(advantage) > config.least_advantage for advantage in advantages)

@@ -1,4 +1,4 @@
-"""A curriculum by difficulty: it admits a share each of hard, normal and easy problems.
+"""A curriculum by difficulty: it admits all normal problems, and a share each of the hard and the easy ones.
 
 The difficulty of a problem is the mean of its last group before this window, so a group's own luck does not decide. A
 problem that is new, or forgotten after 100,000 others, is judged by its own mean. The CurriculumState of a window holds
@@ -21,7 +21,7 @@ def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     for group in window.groups:
         if group.group_id not in flat:
             members[_pool(group, memory, config)].append(group.group_id)
-    shares = {"hard": config.hard_share, "normal": config.normal_share, "easy": config.easy_share}
+    shares = {"hard": config.hard_share, "normal": 1.0, "easy": config.easy_share}
     counts = {pool: math.ceil(share_of(shares[pool], len(ids))) for pool, ids in members.items()}
     admitted_ids = {
         group_id

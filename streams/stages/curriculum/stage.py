@@ -132,7 +132,7 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
             if ids_left_out:
                 yield self._drop_left_out(state, group_id, ids_left_out)
                 members = [member for member in row.group().members if member.trajectory_id not in ids_left_out]
-                tolerance = state.config.value.grouping.signal_tolerance
+                tolerance = state.config.value.signal_tolerance
                 group = with_members(row.group(), members, tolerance)
                 yield from self._put_in_line(state, group, encode(group), row.window)
             else:

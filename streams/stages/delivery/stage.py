@@ -208,7 +208,7 @@ class DeliveryStage(RunStage[DeliveryState]):
 
     def _begin_with_newest(self, state: DeliveryState, config: DeliveryConfig) -> Iterator[Outgoing]:
         head = state.head
-        if not config.automatic or head.frozen or head.serving is None or state.clock.now_ms < head.cool_until_ms:
+        if head.frozen or head.serving is None or state.clock.now_ms < head.cool_until_ms:
             return
         untried = [
             int(name)

@@ -322,7 +322,7 @@ class GroupingStage(RunStage[GroupingState]):
             group_key=shared,
             strategy=config.strategy,
             advantage_kind="expected" if closed_by == "single" else config.advantage,
-            tolerance=config.signal_tolerance,
+            tolerance=state.config.value.signal_tolerance,
             closed_by=closed_by,
             closed_at_ms=state.clock.now_ms,
             config_hash=state.config.hash,

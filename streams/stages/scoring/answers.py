@@ -18,7 +18,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.record_makers import copier
-from rollbus.schemas.records.config import RewardConfig
+from rollbus.schemas.records.config import ComponentConfig, RewardConfig
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
 from rollbus.streams.rewards.contract import (
     Ask,
@@ -39,6 +39,8 @@ UNORDERED = (str, bytes, bytearray, Mapping, Set)
 """What can be iterated over without being one value for each member: keys, letters, values that lost their place."""
 TEXTS = (str, bytes, bytearray)
 """`float` reads some of them as numbers, such as "1_000"."""
+ATTEMPTS = 3
+"""Calls of a function until it answers: an endpoint that is away for a moment has come back by the third."""
 RETRY_S = 0.1
 """Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
 _with_labels = copier(Trajectory, Trajectory, "labels")
@@ -73,9 +75,11 @@ FIRST_TIME = Before()
 class Asker:
     """Calls reward functions with a bound on how many are in flight."""
 
-    def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S, attempts: int = ATTEMPTS
+    ) -> None:
         """With a `retry_s` of 0 a failed function is called again at once: for functions that do not ask a model."""
-        self._registry, self._ask, self._retry_s = registry, ask, retry_s
+        self._registry, self._ask, self._retry_s, self._attempts = registry, ask, retry_s, attempts
         self._threads = CallThreads("reward")
         self._abandoned: set[asyncio.Task[ComponentAnswer]] = set()
         """Abandoned calls that have not ended."""
@@ -85,7 +89,7 @@ class Asker:
     async def ask_all(
         self,
         subject: Subject,
-        rewards: tuple[RewardConfig, ...],
+        rewards: tuple[ComponentConfig, ...],
         slots: asyncio.Semaphore,
         before: Before = FIRST_TIME,
     ) -> dict[str, ComponentAnswer]:
@@ -100,17 +104,17 @@ class Asker:
         answers.update((reward.name, answer) for reward, answer in zip(slow, slow_answers, strict=True))
         return {reward.name: answers[reward.name] for reward in rewards}
 
-    def is_quick(self, reward: RewardConfig) -> bool:
+    def is_quick(self, reward: ComponentConfig) -> bool:
         """Say whether a component is called in place."""
         function = self._registry.get(reward.type)
         return function is not None and function.quick
 
-    def _context_of(self, reward: RewardConfig, before: Before) -> RewardContext:
+    def _context_of(self, reward: ComponentConfig, before: Before) -> RewardContext:
         earlier = tuple(turn for turn in before.turns if turn.component == reward.name)
         options: Mapping[str, Option] = ReadOnlyMapping(reward.options, "context.options")
         return RewardContext(reward.name, options, self._ask, earlier, before.revision)
 
-    def _ask_in_place(self, subject: Subject, reward: RewardConfig, before: Before) -> ComponentAnswer:
+    def _ask_in_place(self, subject: Subject, reward: ComponentConfig, before: Before) -> ComponentAnswer:
         context = self._context_of(reward, before)
         try:
             function: Any = self._registry[reward.type]
@@ -119,7 +123,7 @@ class Asker:
             return _error_answer(reward.name, error)
 
     async def _ask_one(
-        self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore, before: Before
+        self, subject: Subject, reward: ComponentConfig, slots: asyncio.Semaphore, before: Before
     ) -> ComponentAnswer:
         context = self._context_of(reward, before)
         try:
@@ -128,7 +132,7 @@ class Asker:
             return _failed_answer(str(error))
         answer = _failed_answer("never asked")
         timeout_s = None if function.patient else reward.timeout_s
-        for attempt in range(reward.attempts):
+        for attempt in range(self._attempts):
             if attempt:
                 await asyncio.sleep(self._retry_s * 2**attempt)
             async with slots:
@@ -177,9 +181,9 @@ def _read_only(subject: Subject) -> Subject:
     return tuple(_with_labels(member, labels=ReadOnlyMapping(member.labels, "trajectory.labels")) for member in subject)
 
 
-def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
+def _is_asked(reward: ComponentConfig, subject: Subject) -> bool:
     """Say whether a trajectory is in a component's sample: always the same; groups are all in it."""
-    if reward.share == 1 or not isinstance(subject, Trajectory):
+    if not isinstance(reward, RewardConfig) or not isinstance(subject, Trajectory):
         return True
     draw_digest = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
     return int.from_bytes(draw_digest, "big") < reward.share * 2**56
@@ -283,7 +287,7 @@ class Combination(NamedTuple):
 
 
 def combined(
-    answers: Mapping[str, ComponentAnswer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
+    answers: Mapping[str, ComponentAnswer], rewards: tuple[ComponentConfig, ...], low: float | None, high: float | None
 ) -> Combination:
     """Return the weighted, clipped sum, or an error.
 

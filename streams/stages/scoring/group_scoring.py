@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
-from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig
+from rollbus.schemas.records.config import CONCURRENCY, ComponentConfig, GroupingConfig, RunConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import ClosedGroup, Group, GroupMember
@@ -21,7 +21,7 @@ from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG
 from rollbus.streams.rewards.contract import Ask, computable
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
-from rollbus.streams.stages.scoring.answers import Asker, ComponentAnswer
+from rollbus.streams.stages.scoring.answers import ATTEMPTS, Asker, ComponentAnswer
 from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import Incoming, Outgoing
@@ -41,7 +41,7 @@ class JudgedGroup:
     """Drops of members that left it, by trajectory id."""
 
 
-FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[JudgedGroup]]
+FindGroup = Callable[[Group, Sequence[ComponentConfig]], Awaitable[JudgedGroup]]
 """Finds the records about a closed group, given the rewards that are asked about it."""
 
 
@@ -107,6 +107,8 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         ask: Ask | None = None,
         payload: Payload | None = None,
         find_judged: FindGroup | None = None,
+        concurrency: int = CONCURRENCY,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """Raise ConfigurationError for a reward that is not registered, or that is not over groups.
 
@@ -114,8 +116,8 @@ class GroupScoringStage(RunStage[GroupScoringState]):
         """
         check(registry, config.grouping.rewards, "group")
         super().__init__(config)
-        self._registry = registry
-        self._asker, self._payload, self._find_judged = Asker(registry, ask), payload, find_judged
+        self._registry, self._concurrency = registry, concurrency
+        self._asker, self._payload, self._find_judged = Asker(registry, ask, attempts=attempts), payload, find_judged
 
     def bind(self, payload: Payload) -> None:
         """Fetch trajectories from there."""
@@ -133,8 +135,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
     async def answer(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> Sequence[GroupAnswers]:
         """Ask about each group of the run that has not been judged."""
         state.ensure_rebuilt()
-        concurrency = state.config.value.grouping.rewards_concurrency
-        slots, groups = asyncio.Semaphore(concurrency), asyncio.Semaphore(concurrency)
+        slots, groups = asyncio.Semaphore(self._concurrency), asyncio.Semaphore(self._concurrency)
         questions = self._questions(state, incoming)
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[0].rewards):
             return [await self._verdict(question, slots) for question in questions]
@@ -238,7 +239,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
                 yield self._drop_group(state, group, DropReason.INCOMPLETE_GROUP, members, detail)
             return
         judged_group = replace(
-            with_members(group, members, tolerance=config.signal_tolerance),
+            with_members(group, members, tolerance=state.config.value.signal_tolerance),
             reward_version=group_reward_version(self._registry, config.rewards, group.reward_version),
         )
         yield Outgoing(RUN_LOG, self.run_id, judged_group)
@@ -256,7 +257,7 @@ def _fewest(config: GroupingConfig) -> int:
 
 
 def _member(
-    member: GroupMember, verdict: GroupAnswers, rewards: Sequence[RewardConfig]
+    member: GroupMember, verdict: GroupAnswers, rewards: Sequence[ComponentConfig]
 ) -> GroupMember | tuple[DropReason, str]:
     """Return a member with its new components, or why it leaves."""
     name = member.trajectory_id
@@ -297,7 +298,7 @@ def _as_recorded(judged_group: JudgedGroup, closed_group: Group, config: Groupin
 
 
 def _answers_of(
-    judged_group: Group, closed_group: Group, rewards: Sequence[RewardConfig]
+    judged_group: Group, closed_group: Group, rewards: Sequence[ComponentConfig]
 ) -> Mapping[str, Mapping[str, ComponentAnswer]]:
     """Return the answers about the members of a judged group, by component and trajectory id."""
     members = {member.trajectory_id: member for member in judged_group.members}

@@ -20,6 +20,7 @@ from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.stages.scoring.answers import (
+    ATTEMPTS,
     FIRST_TIME,
     RETRY_S,
     Asker,
@@ -107,13 +108,14 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         registry: Registry = BUILT_IN,
         ask: Ask | None = None,
         retry_s: float = RETRY_S,
+        attempts: int = ATTEMPTS,
     ) -> None:
         """Raise ConfigurationError for a reward that is not registered; `keep_ms` is assembly's late horizon
         until its configuration is in the log.
         """
         check(registry, config.rewards, "trajectory")
         self._config, self._keep_ms, self._registry = config, keep_ms, registry
-        self._asker = Asker(registry, ask, retry_s=retry_s)
+        self._asker = Asker(registry, ask, retry_s=retry_s, attempts=attempts)
         self._versions: dict[str, str] = {}
         """Reward version by configuration hash."""
 

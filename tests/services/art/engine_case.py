@@ -21,7 +21,7 @@ OPTIONS = ModelOptions(
     max_tokens=96,
     max_rows=12,
     logprobs_mode="processed",
-    lora=LoraConfig(rank=4, alpha=32.0, attention_only=True),
+    lora=LoraConfig(rank=4, alpha=32.0),
     art=ArtEngine(
         quantisation="8bit",
         gpu_memory_utilization=0.45,

@@ -30,7 +30,7 @@ RUN = RunConfig(
     grouping=GroupingConfig(rewards=(RewardConfig(type="places", name="place", weight=5.0),), window_ms=60_000),
     batching=BatchingConfig(groups_per_step=1),
 )
-ASSEMBLY = AssemblyConfig(inactivity_ms=20_000, gap_grace_ms=10_000, reward_sources={"reward": ("agent",)})
+ASSEMBLY = AssemblyConfig(inactivity_ms=20_000, reward_sources={"reward": ("agent",)})
 
 
 async def filled_flow() -> Flow:

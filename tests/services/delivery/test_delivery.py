@@ -27,9 +27,7 @@ from tests.waiting import many, until, until_found
 
 pytestmark = pytest.mark.services
 
-RUN = RunConfig(
-    delivery=DeliveryConfig(steps=(0.3,), min_episodes=40, margin=0.3, wait_ms=0, cool_down_ms=3_600_000, metrics=())
-)
+RUN = RunConfig(delivery=DeliveryConfig(steps=(0.3,), min_episodes=40, margin=0.3, wait_ms=0, metrics=()))
 SECTIONS: dict[str, Any] = {
     "runs": [{"run_id": "main", "delivery": {}}],
     "trainer": {"serve": "after_evaluation"},

@@ -45,7 +45,7 @@ PARTS = {
     "webhook": ("log-to", "webhook"),
     "proxy": ("proxy", "run"),
 }
-DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "cool_down_ms": 0, "metrics": []}
+DELIVERY = {"alpha": 0.1, "reward_low": -0.25, "wait_ms": 0, "metrics": []}
 
 
 def settings_document(
@@ -67,7 +67,6 @@ def settings_document(
         ],
         "trainer": {
             "serve": "after_evaluation",
-            "poll_interval_s": 0.1,
             "train": {"learning_rate": learning_rate, "loss": "cispo", "ratio_max": 5.0},
         },
     }

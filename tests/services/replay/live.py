@@ -37,7 +37,7 @@ SIGNING_SETTINGS = {"owner": "only-for-these-tests"}
 """The section `signing` of the settings."""
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
-    "assembly": {"inactivity_ms": 800, "gap_grace_ms": 400},
+    "assembly": {"inactivity_ms": 800},
     "runs": [
         {
             "grouping": {"group_size": 3, "window_ms": 1_200},

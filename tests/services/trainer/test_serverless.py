@@ -71,9 +71,7 @@ def service(art_launcher: Launcher) -> Iterator[ServiceProcess]:
 @pytest.fixture
 async def backend(service: ServiceProcess, tmp_path: Path) -> ServerlessBackendSettings:
     state = await until_found(service.look, "the service does not listen")
-    return ServerlessBackendSettings.model_validate(
-        {"type": "art-serverless", "url": state["url"], "directory": tmp_path / "serverless", **PLACE}
-    )
+    return ServerlessBackendSettings.model_validate({"type": "art-serverless", "url": state["url"], **PLACE})
 
 
 @pytest.fixture

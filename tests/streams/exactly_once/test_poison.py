@@ -34,7 +34,7 @@ COUNT = count_examples(5_000)
 """Of each of the seven stages."""
 BATCH = 250
 RUN = RunConfig(
-    grouping=GroupingConfig(group_size=2, rewards=(RewardConfig(type="places", name="places", attempts=1),)),
+    grouping=GroupingConfig(group_size=2, rewards=(RewardConfig(type="places", name="places"),)),
     batching=BatchingConfig(groups_per_step=1),
     resample=ResampleConfig(attempts_per_hour=1_000, tokens_per_hour=1_000_000, share=3.0),
 )

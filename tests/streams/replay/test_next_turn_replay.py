@@ -13,7 +13,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.stepper import Stepper
 from tests.streams.stages.test_next_turn import Flow, Judge, one_turn_episode, spoken
 
-JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge", attempts=1)
+JUDGE_REWARD = RewardConfig(type="next_turn_judge", name="judge")
 WRITES_HINTS = JUDGE_REWARD.model_copy(update={"options": {"hint": "judge"}})
 RULES = RewardConfig(type="next_turn", name="next")
 

@@ -75,7 +75,7 @@ async def test_a_score_of_an_unknown_configuration_gives_no_answer() -> None:
 
 
 async def test_weights_and_timeouts_do_not_change_a_question() -> None:
-    before = judged_by("Is it kind?", weight=3.0, attempts=1)
+    before = judged_by("Is it kind?", weight=3.0)
     assert await remembered_answer(B, scored_under(before), before) == 0.5
 
 
@@ -92,7 +92,7 @@ async def test_a_question_in_no_live_configuration_is_refused_at_the_start() -> 
 
 async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
     """What the judge said is no call of its own: a lag, or a slow read of the log, must not become a failed score."""
-    hurried, trajectory = judged_by("Is it kind?", timeout_s=0.01, attempts=1), make_trajectory()
+    hurried, trajectory = judged_by("Is it kind?", timeout_s=0.01), make_trajectory()
 
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
         await asyncio.sleep(0.05)

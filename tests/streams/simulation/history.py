@@ -44,7 +44,7 @@ from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.log import Broker, Cheat
 from tests.streams.simulation.trainer import SimulatedTrainer
 
-ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizon_ms=100_000)
+ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, late_horizon_ms=100_000)
 GROUPING = GroupingConfig(strategy="by_example", group_size=2, window_ms=50_000, reward_wait_ms=0, reward_grace_ms=0)
 MAIN: tuple[RunConfig, ...] = (
     RunConfig(

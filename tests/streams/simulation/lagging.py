@@ -45,7 +45,7 @@ from tests.streams.simulation.trainer import SimulatedTrainer
 INTERVAL_MS = 10_000
 LEAPS_MS = (-3_600_000, 0, INTERVAL_MS, INTERVAL_MS, INTERVAL_MS, 3_600_000)
 """By how much the wall clock is another than at the last tick."""
-ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizon_ms=100_000)
+ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, late_horizon_ms=100_000)
 ASSEMBLIES = (ASSEMBLY, ASSEMBLY.model_copy(update={"inactivity_ms": 10_000}))
 SCORINGS = (ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),)))
 SKIPPING = BatchingConfig(groups_per_step=1, max_waiting_groups=2)

@@ -119,7 +119,7 @@ class NaiveAssembly:
             deadline = max(deadline, max(pauses) + self.config.pause_ms)
         for event, at in timed_events:
             if isinstance(event, EpisodeEnded):
-                deadline = min(deadline, at + self.config.gap_grace_ms)
+                deadline = min(deadline, at + min(60_000, self.config.inactivity_ms))
         return deadline
 
     def _due(self, name: str) -> list[Telling]:

@@ -57,7 +57,7 @@ def test_a_trajectory_says_why_it_may_lack_turns() -> None:
     assert only_trajectory(assembling().feed(*before, last)).partial == ()
     trajectory = only_trajectory(assembling().feed(*before, replace(last, partial=("calls_outside_episode",))))
     assert (trajectory.partial, trajectory.trainable) == (("calls_outside_episode",), True)
-    stepper = assembling(gap_grace_ms=1000)
+    stepper = assembling(inactivity_ms=1000)
     stepper.feed(*before)
     assert only_trajectory(stepper.tick(100)).partial == ("missing_events",)
 

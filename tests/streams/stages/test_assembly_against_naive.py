@@ -24,7 +24,7 @@ from tests.examples import count_examples
 from tests.stepper import Stepper
 from tests.streams.stages.naive_assembly import NaiveAssembly, Telling
 
-CONFIG = AssemblyConfig(inactivity_ms=30_000, pause_ms=50_000, gap_grace_ms=5_000, late_horizon_ms=60_000)
+CONFIG = AssemblyConfig(inactivity_ms=30_000, pause_ms=50_000, late_horizon_ms=60_000)
 
 
 def extras(episode: str) -> list[Any]:

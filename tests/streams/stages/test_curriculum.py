@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.records.config import BatchingConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.records.config import BatchingConfig, CurriculumConfig, RunConfig
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
 from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Memory, Window
@@ -208,12 +208,11 @@ def test_a_subsampled_single_group_is_compared_again_among_the_kept_members() ->
 
 def test_a_subsampled_group_below_the_runs_tolerance_is_dropped() -> None:
     run = RunConfig(
-        grouping=GroupingConfig(signal_tolerance=0.2),
         curriculum=CurriculumConfig(mode="harness", groups_per_window=1, random_subsample=0.5),
         batching=BatchingConfig(groups_per_step=1),
     )
     stepper = Stepper(CurriculumStage(run))
-    outputs = stepper.feed(make_group("g1", (0.0, 0.1, 0.0, 0.1)))
+    outputs = stepper.feed(make_group("g1", (0.25, 0.0, 0.0, 0.0)))
     assert reasons(outputs) == ["curriculum", "no_signal"]
     assert not [record for record in outputs if isinstance(record, TrainingBatch)]
 
@@ -276,7 +275,7 @@ def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() ->
 
 
 def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
-    stepper = curriculum(mode="advantage_range", advantage_low=-0.3, advantage_high=0.3, groups_per_window=3)
+    stepper = curriculum(mode="advantage_range", least_advantage=0.3, groups_per_window=3)
     window_groups = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
     state = only_state(stepper.feed(*window_groups))
     assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))

@@ -24,7 +24,7 @@ STEPS = (0.2, 0.5)
 
 
 def run_of(**delivery: Any) -> RunConfig:
-    defaults: dict[str, Any] = {"steps": STEPS, "min_episodes": 30, "margin": 0.3, "wait_ms": 0, "cool_down_ms": 0}
+    defaults: dict[str, Any] = {"steps": STEPS, "min_episodes": 30, "margin": 0.3, "wait_ms": 0}
     return RunConfig(delivery=DeliveryConfig(**(defaults | delivery)))
 
 
@@ -227,7 +227,7 @@ def test_a_canary_that_stays_undecided_is_rejected() -> None:
 
 
 def test_a_gamed_reward_is_caught_by_the_component_that_falls() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", low=-1, high=1, goal="more")
+    thumbs = MetricConfig(of="component:thumbs", low=-1, high=1, goal="more")
     delivery = Delivery(run_of(metrics=(thumbs,)))
     while delivery.now.canary is not None and delivery.episodes < 4_000:
         for number in range(delivery.episodes, delivery.episodes + 100):
@@ -329,7 +329,7 @@ def test_a_frozen_model_serves_no_new_version_until_it_thaws() -> None:
 
 
 def test_after_a_stop_the_next_canary_waits_for_the_cool_down() -> None:
-    delivery = Delivery(run_of(cool_down_ms=60_000))
+    delivery = Delivery(run_of(wait_ms=6_000))
     delivery.command("reject", 1)
     delivery.feed(make_version(2, parent=1, state="candidate"))
     delivery.tick(59)
@@ -425,14 +425,14 @@ def test_only_scores_of_the_runs_own_traffic_become_observations() -> None:
 
 def test_a_changed_configuration_holds_from_its_record_on() -> None:
     delivery = Delivery(candidate=None)
-    delivery.feed(make_config("delivery", run_of(automatic=False), run_id="main"))
+    delivery.feed(make_config("delivery", run_of(steps=(0.75,)), run_id="main"))
     delivery.feed(make_version(1, parent=0, state="candidate"))
     delivery.tick(10)
-    assert delivery.now.action == "serve"
+    assert (delivery.now.action, delivery.now.share) == ("canary", 0.75)
 
 
 def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", low=-1, goal="more", tolerance=0.5, min_episodes=20)
+    thumbs = MetricConfig(of="component:thumbs", low=-1, goal="more", tolerance=0.5, min_episodes=20)
     delivery = Delivery(run_of(metrics=(thumbs,)))
     while delivery.now.share != STEPS[1]:
         delivery.play(100, canary=0.5, components={"thumbs": 0.0})
@@ -445,7 +445,7 @@ def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -
 
 
 def test_a_component_that_never_comes_ends_the_canary_undecided() -> None:
-    thumbs = MetricConfig(of="component", component="thumbs", goal="more")
+    thumbs = MetricConfig(of="component:thumbs", goal="more")
     delivery = Delivery(run_of(metrics=(thumbs,), max_episodes=200))
     delivery.play_while_canary(canary=0.9)
     assert [(decision.action, decision.reason) for decision in delivery.decisions[2:]] == [

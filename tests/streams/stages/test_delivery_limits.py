@@ -17,7 +17,7 @@ from tests.streams.stages.test_delivery import Delivery, run_of
 
 HOUR_MS = 60 * 60_000
 NOWHERE = Location(topic="t", partition=0, offset=0)
-THUMBS = MetricConfig(of="component", component="thumbs", goal="more")
+THUMBS = MetricConfig(of="component:thumbs", goal="more")
 
 
 @pytest.mark.slow

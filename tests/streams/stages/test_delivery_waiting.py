@@ -14,7 +14,7 @@ from tests.streams.stages.test_delivery import Delivery, decide, run_of
 pytestmark = pytest.mark.slow
 
 WAIT_S, WAIT_MS = 60, 60_000
-THUMBS = MetricConfig(of="component", component="thumbs", low=-1, high=1, goal="more", tolerance=0.9)
+THUMBS = MetricConfig(of="component:thumbs", low=-1, high=1, goal="more", tolerance=0.9)
 RUN = run_of(wait_ms=WAIT_MS, min_episodes=10_000, steps=(0.5,), metrics=())
 
 

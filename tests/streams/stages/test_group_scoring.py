@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import ComponentConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import ClosedGroup, Group
 from rollbus.schemas.records.trajectories import Location, Trajectory
@@ -103,20 +103,21 @@ class Texts:
         }
 
 
-def component(kind: str, **fields: Any) -> RewardConfig:
+def component(kind: str, **fields: Any) -> ComponentConfig:
     """The limit is short for what exceeds it by far, and long for what must not exceed it on a busy machine either."""
     limit_s = 0.05 if kind in ("hang", "slow_generator", "later_slow_generator") else 600.0
-    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s, "attempts": 1}
-    return RewardConfig(**(given | fields))
+    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s}
+    return ComponentConfig(**(given | fields))
 
 
-def run_with(*rewards: RewardConfig, **grouping: Any) -> RunConfig:
+def run_with(*rewards: ComponentConfig, **grouping: Any) -> RunConfig:
     return RunConfig(grouping=GroupingConfig(rewards=rewards, advantage="mean", **grouping))
 
 
-def judging(*rewards: RewardConfig, texts: Sequence[str] = TEXTS, **grouping: Any) -> tuple[Stepper, Texts]:
+def judging(*rewards: ComponentConfig, texts: Sequence[str] = TEXTS, **grouping: Any) -> tuple[Stepper, Texts]:
     payload = Texts(*texts)
-    stepper = Stepper(GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload))
+    stage = GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload, attempts=1)
+    stepper = Stepper(stage)
     stepper.tick()
     return stepper, payload
 
@@ -239,7 +240,7 @@ def test_a_replay_gives_each_member_that_left_the_drop_of_live(kind: str, size: 
     for output in live_outputs:
         judged_groups.take(output)
 
-    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+    async def find_recorded(group: Group, rewards: Sequence[ComponentConfig]) -> JudgedGroup:
         return judged_groups.of(group)
 
     again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, find_judged=find_recorded))
@@ -251,7 +252,7 @@ def test_a_group_too_small_for_live_to_judge_has_no_answer() -> None:
     left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
                      detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
 
-    async def find_recorded(group: Group, rewards: Sequence[RewardConfig]) -> JudgedGroup:
+    async def find_recorded(group: Group, rewards: Sequence[ComponentConfig]) -> JudgedGroup:
         return JudgedGroup(left_over)  # live wanted four
 
     again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, find_judged=find_recorded))
@@ -289,8 +290,8 @@ def test_groups_and_calls_in_flight_are_bounded() -> None:
 
     names = ("grades", "marks")
     registry = {**BUILT_IN, **{name: RewardFunction(grades, per="group") for name in names}}
-    run = run_with(*map(component, names), rewards_concurrency=2)
-    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
+    run = run_with(*map(component, names))
+    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS), concurrency=2))
     outputs = stepper.outputs([closed_group(f"g{number}") for number in range(20)])
     assert (len(outputs), most_held / 2, most_calls) == (20, 2, 2)
 
@@ -316,8 +317,8 @@ async def test_no_group_is_judged_when_a_fetch_fails() -> None:
         return [1.0] * len(group)
 
     registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
-    run = run_with(component("grades"), rewards_concurrency=2)
-    stage = GroupScoringStage(run, registry=registry, payload=Broken(*TEXTS))
+    run = run_with(component("grades"))
+    stage = GroupScoringStage(run, registry=registry, payload=Broken(*TEXTS), concurrency=2)
     groups = [
         Incoming(closed_group(f"g{number}"), "key", Location(topic="t", partition=0, offset=number), b"")
         for number in range(20)

@@ -115,7 +115,7 @@ def scored_by(hint: Any) -> Score:
         turn = TurnReward(turn_event_id=trajectory.turns[0].event_id, component="", value=0.2, hint=hint)
         return averaged([turn])
 
-    config = ScoringConfig(rewards=(RewardConfig(type="critic", name="critic", attempts=1),))
+    config = ScoringConfig(rewards=(RewardConfig(type="critic", name="critic"),))
     registry = {**BUILT_IN, "critic": RewardFunction(critic)}
     score, *_ = Stepper(ScoringStage(config, keep_ms=60_000, registry=registry)).feed(make_trajectory())
     assert isinstance(score, Score)

@@ -283,7 +283,7 @@ class Judge:
 
 
 def judge_words(judge: Judge, words: str, **options: Any) -> list[Score]:
-    flow = Flow((RewardConfig(type="next_turn_judge", name="judge", attempts=1, options=options),), judge)
+    flow = Flow((RewardConfig(type="next_turn_judge", name="judge", options=options),), judge)
     flow.say(spoken("c1", "e1", "where is my parcel"))
     flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
     scores = flow.say(spoken("c1", "e2", words))

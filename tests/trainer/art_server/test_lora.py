@@ -98,9 +98,6 @@ def test_a_checkpoint_of_the_other_kind_or_shape_is_refused_with_what_to_do(
         loader(base_model, LoraConfig(rank=2, alpha=8.0)).load(first)
     with pytest.raises(ConfigurationError, match=r"trained with `lora: \{alpha: 8\}`, and the settings say 32"):
         loader(base_model, LoraConfig(rank=4, alpha=32.0)).load(first)
-    attention_only = loader(base_model, LoraConfig(rank=4, alpha=8.0, attention_only=True))
-    with pytest.raises(ConfigurationError, match="do not fit"):
-        Learner(learner.config, loader=attention_only).start_from(0, first)
     other = create_model(tmp_path / "other", learner.config.__class__(layers=1), tokenizer, seed=1)
     with pytest.raises(ConfigurationError, match="do not fit"):
         loader(base_model, None).load(other)

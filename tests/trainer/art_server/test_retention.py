@@ -14,7 +14,6 @@ from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.backends.durable.retention import expendable
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.process import local_service_settings
-from rollbus.trainer.settings import ArtLocalBackend
 
 CHAIN = {version: version - 1 if version else None for version in range(21)}
 
@@ -86,8 +85,13 @@ def test_a_crash_between_rename_and_removal_is_cleaned_up(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("changes", [{}, {"keep_checkpoints": None, "keep_every": 3}])
-def test_both_model_services_have_the_same_retention_settings(changes: dict[str, Any]) -> None:
-    server = Settings.model_validate({"art_server": changes}).art_server_settings(Path("base"))
-    local = ArtLocalBackend(type="art-local", base_model=Path("base"), directory=Path("art"), **changes)
-    retention = Retention(20, 50) if not changes else Retention(None, 3)
-    assert server.retention == local_service_settings("agent", local).retention == retention
+def test_a_model_in_the_trainer_has_the_settings_of_an_art_server(changes: dict[str, Any]) -> None:
+    section = {"base_model": "base", "token": "the-token", "max_rows": 3, **changes}
+    document = {"art_server": section, "stack": {"model_port": 8123}, "trainer": {"backend": {"type": "art-local"}}}
+    settings = Settings.model_validate(document)
+    server, local = settings.art_server_settings(Path("base")), local_service_settings(settings.trainer_settings())
+    assert server.retention == (Retention(20, 50) if not changes else Retention(None, 3))
+    names = ("model", "base_model", "directory", "port", "api_key", "retention", "tinker", "options")
+    for name in names[:-1]:
+        assert getattr(local, name) == getattr(server, name)
+    assert local.options.max_rows == server.options.max_rows == 3

@@ -9,7 +9,7 @@ from rollbus.trainer.art_server.learner import torch_service
 from rollbus.trainer.art_server.learner.torch_service import TorchService
 from rollbus.trainer.art_server.model import threads
 from rollbus.trainer.art_server.model.threads import ThreadShares, choose_threads, count_cores
-from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
+from rollbus.trainer.backends.model_settings import ServiceSettings
 from tests.sequences import three_answers
 from tests.trainer.art_server.test_service import plan
 
@@ -21,18 +21,12 @@ SMOLLM2 = 576
     [(1, ThreadShares(1, 1, 1)), (2, ThreadShares(2, 1, 1)), (5, ThreadShares(5, 3, 2)), (16, ThreadShares(16, 8, 8))],
 )
 def test_cores_are_shared_while_an_update_is_computed(cores: int, expected: ThreadShares) -> None:
-    assert choose_threads(ModelOptions(), SMOLLM2, cores) == expected
+    assert choose_threads("cpu", SMOLLM2, cores) == expected
 
 
 def test_a_narrow_network_and_a_gpu_get_one_thread() -> None:
-    assert choose_threads(ModelOptions(), 128, cores=16) == ThreadShares(1, 1, 1)
-    assert choose_threads(ModelOptions(device="cuda"), SMOLLM2, cores=16) == ThreadShares(1, 1, 1)
-
-
-def test_a_number_in_the_settings_is_taken() -> None:
-    assert choose_threads(ModelOptions(sampler_threads=3), SMOLLM2, cores=16) == ThreadShares(3, 3, 8)
-    assert choose_threads(ModelOptions(trainer_threads=12), SMOLLM2, cores=16) == ThreadShares(16, 4, 12)
-    assert choose_threads(ModelOptions(trainer_threads=99), SMOLLM2, cores=16) == ThreadShares(16, 1, 99)
+    assert choose_threads("cpu", 128, cores=16) == ThreadShares(1, 1, 1)
+    assert choose_threads("cuda", SMOLLM2, cores=16) == ThreadShares(1, 1, 1)
 
 
 def test_cores_are_those_that_the_container_and_the_environment_leave(tmp_path: Path) -> None:

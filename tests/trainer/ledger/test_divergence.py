@@ -3,13 +3,15 @@
 import asyncio
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.runtime.health.alarms.divergence import CollapseLimits, find_alarm, find_pause
+from rollbus.runtime.health.alarms import divergence
+from rollbus.runtime.health.alarms.divergence import CollapseLimits, find_pause
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import BATCHES, RUN_LOG
@@ -22,7 +24,9 @@ from tests.builders import make_command
 from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
 
-LIMITS = CollapseLimits(window_steps=3)
+LIMITS = CollapseLimits()
+ALARM: dict[str, Any] = {"alarm": LIMITS, "alarm_window_steps": 3}
+find_alarm = partial(divergence.find_alarm, window_steps=3)
 HEALTHY = {
     "mismatch_kl": 0.01,
     "clip_fraction": 0.02,
@@ -138,17 +142,17 @@ async def test_a_runaway_run_is_paused_until_it_is_resumed() -> None:
     world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     batches = world.add_batches(7)
     with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
     assert len(world.steps()) == 3
     (command,) = [record for record in world.records(RUN_LOG) if isinstance(record, RunCommand)]
     assert command.command == "pause"
     assert "median mismatch_kl of steps 1 to 3 is 7" in str(command.comment)
     with pytest.raises(RunStoppedError, match="steps 1 to 3"):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
     assert len(world.steps()) == 3, "a trainer that is started again keeps to it"
     resume(world, "go")
     with pytest.raises(RunStoppedError, match="steps 4 to 6"):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
     assert len(world.steps()) == 6, "the window begins again"
     resume(world, "go on")
     await world.trainer(alarm=None).run(until_idle=True)
@@ -158,27 +162,27 @@ async def test_a_runaway_run_is_paused_until_it_is_resumed() -> None:
 async def test_an_alarm_counts_steps_from_before_a_restart() -> None:
     world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     for _ in range(3):
-        await world.train(1, alarm=LIMITS)
+        await world.train(1, **ALARM)
     world.add_batches(1)
     with pytest.raises(RunStoppedError, match="median mismatch_kl of steps 1 to 3 is 7"):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
 
 
 async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
     backend = RunawayBackend()
     world = World(backend=backend, settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
-    await world.train(2, alarm=LIMITS)
+    await world.train(2, **ALARM)
     log = MemoryLog(world.broker, run_id="main", model="agent")
     await roll_back(log, backend, world.settings, version=0, reason="runs away", now_ms=0)
-    await world.train(2, alarm=LIMITS)
+    await world.train(2, **ALARM)
     world.add_batches(2)
     with pytest.raises(RunStoppedError, match="steps 3 to 5"):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
 
 
 async def test_a_healthy_run_is_never_paused() -> None:
     world = World()
-    batches = await world.train(6, alarm=LIMITS)
+    batches = await world.train(6, **ALARM)
     check_exactly_once(world, batches)
 
 
@@ -217,7 +221,7 @@ async def test_a_pause_after_the_last_batch_is_not_an_error() -> None:
     batches = world.add_batches(3)
     world.broker.append(BATCHES, make_batch(3, [], run_id="other"))
     for _ in range(2):
-        await world.trainer(alarm=LIMITS).run(until_idle=True)
+        await world.trainer(**ALARM).run(until_idle=True)
     assert any(isinstance(record, RunCommand) for record in world.records(RUN_LOG))
     check_exactly_once(world, batches)
 

@@ -54,7 +54,7 @@ class Steep(MemoryBackend):
         return replace(result, metrics={**result.metrics, "grad_norm": 2.0})
 
 
-STEEP = CollapseLimits(window_steps=1, grad_norm=1.0)
+STEEP: dict[str, Any] = {"alarm": CollapseLimits(grad_norm=1.0), "alarm_window_steps": 1}
 
 
 async def transactions(world: World, **settings: Any) -> list[str]:
@@ -77,7 +77,7 @@ async def test_one_transaction_closes_a_step_and_opens_the_next() -> None:
     "settings",
     [
         {"promote_if": PromotionRule(evaluation="held-out", metric="win")},
-        {"alarm": STEEP},
+        STEEP,
     ],
     ids=["a candidate may have to be promoted", "an alarm goes off"],
 )
@@ -100,7 +100,7 @@ async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it(
 
     log = Groups(world.broker, run_id="main", model="agent")
     with pytest.raises(RunStoppedError, match="grad_norm"):
-        await world.trainer(log=log, alarm=STEEP).run(until_idle=True)
+        await world.trainer(log=log, **STEEP).run(until_idle=True)
     assert [group for group in groups if "RunCommand" in group and "StepCompleted" in group]
     assert len(world.steps()) == 1
 

@@ -10,12 +10,21 @@ from rollbus.trainer.process import run_trainer
 from rollbus.trainer.settings import TrainerSettings
 from tests.trainer.log_memory import MemoryBroker, MemoryLog
 
-SERVERLESS = {"type": "art-serverless", "project": "tickets", "name": "agent-1", "base_model": "tiny", "directory": "a"}
-TINKER = {"type": "tinker", "url": "http://127.0.0.1:9", "base_model": "tiny", "tokenizer": "a", "directory": "a"}
+SERVERLESS = {"type": "art-serverless", "project": "tickets", "name": "agent-1", "base_model": "tiny"}
+MODEL = {"base_model": "a", "directory": "a"}
+TINKER = MODEL | {"tinker": {"url": "http://127.0.0.1:9", "base_model": "tiny"}}
 BACKENDS: dict[str, dict[str, Any]] = {
-    "rollbus.trainer.art_server.control.local": {"backend": {"type": "art-local", "base_model": "a", "directory": "a"}},
-    "rollbus.trainer.backends.tinker.sdk": {"backend": TINKER, "train": {"loss": "importance_sampling"}},
-    "rollbus.trainer.backends.serverless.client": {"backend": SERVERLESS, "train": {"advantages": "art"}},
+    "rollbus.trainer.art_server.control.local": {"backend": {"type": "art-local"}, "art_server": MODEL},
+    "rollbus.trainer.backends.tinker.sdk": {
+        "backend": {"type": "tinker"},
+        "art_server": TINKER,
+        "train": {"loss": "importance_sampling"},
+    },
+    "rollbus.trainer.backends.serverless.client": {
+        "backend": SERVERLESS,
+        "art_server": {"directory": "a"},
+        "train": {"advantages": "art"},
+    },
 }
 """By the module that imports the libraries: the settings that need it."""
 

@@ -17,12 +17,12 @@ from rollbus.trainer.validation.validation import ValidationSet, make_tasks
 CONTEXT = EvaluationContext("agent@3", "http://127.0.0.1:1/v1")
 
 
-async def play(agent: Agent, *, episodes: int = 6, **limits: float | int) -> Samples:
+async def play(agent: Agent, *, episodes: int = 6, tries: int = 3, **limits: float | int) -> Samples:
     async def no_pause(seconds: float) -> None:
         await asyncio.sleep(0)
 
     tasks = make_tasks(ValidationSet("held-out", episodes))
-    return await play_tasks(agent, tasks, CONTEXT, limits=PlayLimits(**limits), sleep=no_pause)  # type: ignore[arg-type]
+    return await play_tasks(agent, tasks, CONTEXT, tries=tries, limits=PlayLimits(**limits), sleep=no_pause)  # type: ignore[arg-type]
 
 
 async def later_first(task: EvaluationTask, context: EvaluationContext) -> Metrics:

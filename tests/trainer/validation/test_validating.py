@@ -37,9 +37,9 @@ def validation(
             episodes=episodes,
             interval_steps=interval,
             wait=wait,
-            tries=1,
             **{"base_url": "http://127.0.0.1:1/v1", **settings},
         ),
+        tries=1,
     )
 
 

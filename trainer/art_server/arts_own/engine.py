@@ -12,8 +12,7 @@ from rollbus.trainer.backends.art_terms.update import find_unsupported, make_upd
 from rollbus.trainer.backends.model_settings import ArtEngine, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 
-ALL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-ATTENTION_TARGETS = ALL_TARGETS[:4]
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def internal_config(options: ModelOptions, engine: ArtEngine) -> dev.InternalModelConfig:
@@ -48,10 +47,9 @@ def lora_config(options: ModelOptions) -> dev.LoRAConfig | None:
     """What `art.TrainableModel` takes as its `lora_config`; None leaves ART's rank and targets."""
     if options.lora is None:
         return None
-    targets = ATTENTION_TARGETS if options.lora.attention_only else ALL_TARGETS
     if not options.lora.alpha.is_integer():
         raise ConfigurationError(f"lora: alpha {options.lora.alpha:g}: ART's own service takes whole numbers")
-    return dev.LoRAConfig(rank=options.lora.rank, alpha=int(options.lora.alpha), target_modules=list(targets))
+    return dev.LoRAConfig(rank=options.lora.rank, alpha=int(options.lora.alpha), target_modules=list(TARGETS))
 
 
 def server_config(host: str, port: int, api_key: str | None) -> dev.OpenAIServerConfig:

@@ -41,7 +41,7 @@ class HostedModel(TinkerBackend):
         super().__init__(
             trained,
             service,
-            settings.directory / "tinker" / settings.model,
+            settings.tinker_directory,
             settings.retention,
             place_hint=HintPlace(self._tokenizer),
         )

@@ -88,7 +88,7 @@ class TorchService:
                 check_same_weights(self.store.provenance(BASE_VERSION), settings.base_model)
         else:
             write_base_version(self.store.path(BASE_VERSION), self.loader, settings.base_model)
-        self._threads = choose_threads(options, self.config.width, count_cores())
+        self._threads = choose_threads(options.device, self.config.width, count_cores())
         self.sampler = Sampler(
             self.config,
             self.tokenizer,

@@ -210,9 +210,7 @@ class _JoinedFeedForward(nn.Module):
 
 
 def _layer(config: ModelConfig, lora: LoraConfig | None, rotate: nn.Module, slides: bool) -> nn.Module:
-    plain = nn.Linear
-    adapted = plain if lora is None else partial(_adapted_linear, lora)
-    linear = plain if lora is not None and lora.attention_only else adapted
+    linear = nn.Linear if lora is None else partial(_adapted_linear, lora)
     norm = partial(_norm(config), config.width)
     before = nn.Identity if config.family.norms == "outputs" else norm
     after: dict[str, nn.Module] = {}
@@ -221,7 +219,7 @@ def _layer(config: ModelConfig, lora: LoraConfig | None, rotate: nn.Module, slid
     elif config.residual_factor is not None:
         after = {"sa_scale": _Factor(config.residual_factor), "mlp_scale": _Factor(config.residual_factor)}
     layer: nn.Module = TransformerSelfAttentionLayer(
-        Attention(config, adapted, rotate, slides=slides),
+        Attention(config, linear, rotate, slides=slides),
         _feed_forward(config, linear),
         sa_norm=before(),
         mlp_norm=before(),

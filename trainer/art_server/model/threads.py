@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollbus.runtime.machine import count_bound_cores
-from rollbus.trainer.backends.model_settings import ModelOptions
 
 LEAST_WIDTH = 256
 """Of a network that gets more than one thread. With a second one, 32 requests of a network of width 128 decoded in 1.3
@@ -25,16 +24,14 @@ class ThreadShares:
     learner: int
 
 
-def choose_threads(options: ModelOptions, width: int, cores: int) -> ThreadShares:
-    """Return what the settings say and, where they say `auto`, what suits a network of this width.
+def choose_threads(device: str, width: int, cores: int) -> ThreadShares:
+    """Return what suits a network of this width.
 
     The learner's number is the same in each step: another number adds in another order, and rounds differently.
     """
-    shared = cores if options.device.startswith("cpu") and width >= LEAST_WIDTH else 1
-    learner = max(1, shared // 2) if options.trainer_threads == "auto" else options.trainer_threads
-    if options.sampler_threads == "auto":
-        return ThreadShares(shared, max(1, shared - learner), learner)
-    return ThreadShares(options.sampler_threads, options.sampler_threads, learner)
+    shared = cores if device.startswith("cpu") and width >= LEAST_WIDTH else 1
+    learner = max(1, shared // 2)
+    return ThreadShares(shared, max(1, shared - learner), learner)
 
 
 def count_cores(environment: Mapping[str, str] = os.environ, quota: Path = CPU_QUOTA) -> int:

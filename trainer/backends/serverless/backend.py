@@ -5,7 +5,7 @@ once → the journal has the job's id → the job is followed to its end → its
 has it with the result.
 
 After a crash a job whose id is known is followed on. Without the id, one more checkpoint than before is that batch's:
-nothing else trains the model. If none comes within `settle_s` the batch is sent again. Two more checkpoints than before
+nothing else trains the model. If none comes in time the batch is sent again. Two more checkpoints than before
 are taken for nothing: the step fails and says so.
 """
 

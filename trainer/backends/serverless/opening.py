@@ -11,6 +11,8 @@ from rollbus.trainer.backends.serverless.service import TrainingService
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 
 API_KEY = "WANDB_API_KEY"
+MAX_TOKENS = 32_768
+"""Longest sequence that is sent; as ART has it, since the service does not say."""
 
 
 def find_api_key(access: ServerlessAccess) -> str:
@@ -29,20 +31,19 @@ async def open_serverless(
     *,
     model: str,
     directory: Path,
-    max_tokens: int,
+    max_tokens: int | None,
     retention: Retention,
     accept_step: int | None,
-    waiting: WaitLimits,
 ) -> ServerlessBackend:
     """Return a backend that has found its model and its versions; its folder is `directory / model`."""
     backend = ServerlessBackend(
         model,
         service,
         directory / model,
-        max_tokens=max_tokens,
+        max_tokens=max_tokens or MAX_TOKENS,
         retention=retention,
         accept_step=accept_step,
-        waiting=waiting,
+        waiting=WaitLimits(),
     )
     try:
         await backend.start()

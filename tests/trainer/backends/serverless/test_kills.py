@@ -1,7 +1,7 @@
 """A trainer that dies at any point of a step leaves one version and one job behind it, if the service is in time.
 
 Every call through ART's client and every line of the journal is a point, before it and after it. After the kill nothing
-more is said to the service. What the service cannot tell apart, a job that comes later than `settle_s`, is reported.
+more is said to the service. What the service cannot tell apart, a job that comes too late, is reported.
 """
 
 from collections.abc import AsyncIterator

@@ -15,9 +15,14 @@ from tests.trainer.backends.serverless.scene import ServerlessScene, make_art_re
 def make_settings(folder: Path, url: str, *, train: dict[str, Any] | None = None, **changes: Any) -> TrainerSettings:
     """Return a trainer's settings with this backend."""
     place = {"project": "tickets", "name": "agent-1", "base_model": "OpenPipe/Qwen3-14B-Instruct"}
-    backend = {"type": "art-serverless", "url": url, "directory": folder, **place, **changes}
+    backend = {"type": "art-serverless", "url": url, **place, **changes}
     return TrainerSettings.model_validate(
-        {"model": MODEL, "backend": backend, "train": {"advantages": "art"} if train is None else train}
+        {
+            "model": MODEL,
+            "backend": backend,
+            "art_server": {"directory": folder},
+            "train": {"advantages": "art"} if train is None else train,
+        }
     )
 
 

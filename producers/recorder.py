@@ -22,7 +22,6 @@ from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending import process_hooks
 from rollbus.producers.sending.counters import Counters, prometheus_text
 from rollbus.producers.sending.sink import EventSink
-from rollbus.schemas import ids
 from rollbus.schemas.records.events import Signal
 from rollbus.schemas.wall_clock import wall_clock_ms
 
@@ -109,7 +108,7 @@ class Recorder:
 
         `traceparent` is the trace it belongs to; by default the parent's, else that of OpenTelemetry's current span.
         `conversation` links it to the user's earlier episodes: what the user says to this one is their reply to the one
-        before. That is `message`, or else the last message of the user in the first call.
+        before. That is `message`, or else the last message of the user in the first call. An empty id is none.
         """
         fields = {
             "conversation": conversation,
@@ -214,12 +213,11 @@ class Recorder:
         """Report what an episode was worth, from any process, before, during or long after it; return the event's id.
 
         `target` is an episode or its id; any other text is taken as an alias. An id of your own making goes to
-        `episode`, an alias that looks like an id to `alias`; without any of them the current episode is meant. The same
-        `key` again is the same report. `conversation` means its last episode. In place of a reward `signal` says what
-        the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
+        `episode`, an alias that looks like an id to `alias`; `conversation` means its last episode. Two of them are
+        refused; without any the current episode is meant. The same `key` again is the same report. In place of a reward
+        `signal` says what the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
         """
-        if conversation is not None:
-            alias = ids.conversation_name(conversation) if conversation != "" else ""  # an empty one names nothing
+        targets = {"target": target, "episode": episode, "alias": alias, "conversation": conversation}
         fields = {
             "name": report_name(name, signal),
             "signal": signal,
@@ -229,7 +227,7 @@ class Recorder:
             "supersedes": supersedes,
             "retracted": retracted,
         }
-        args = (self.outbox, self.episodes, target, episode, alias, fields, key, comment)
+        args = (self.outbox, self.episodes, targets, fields, key, comment)
         return self.guard.call("feedback", feedback.report_reward, *args, default=None)
 
     def alias(self, episode: Episode | str, alias: str) -> None:

@@ -36,6 +36,18 @@ IsText = Callable[[Place], bool]
 """Whether the setting at a place is a text."""
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, whose every complaint about a value is a YAMLError or a ValueError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (LookupError, AttributeError) as error:  # what a tag's constructor raises for a text that does not fit
+            tag = node.tag.replace(_YAML_TAG, "!!")
+            problem = f"the value is not what its tag {tag} says; leave the tag out"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+
 def load_settings(model: type[M], path: Path | None, environment: Mapping[str, str]) -> M:
     """Return the settings; raises ConfigurationError that lists every mistake, one line each."""
     values, lines, mistakes = read_settings(model, path, environment)
@@ -82,8 +94,8 @@ def read_document(
 def parse_yaml(text: str) -> Any:
     """Return what a YAML text holds; raises YAMLError or ValueError, also where it stands for too much."""
     try:
-        refuse_growth(yaml.compose(text, Loader=yaml.SafeLoader))
-        return yaml.safe_load(text)
+        refuse_growth(yaml.compose(text, Loader=_Loader))
+        return yaml.load(text, _Loader)
     except RecursionError as error:
         raise ValueError("it is nested too deep, or contains itself") from error
 
@@ -116,7 +128,7 @@ def _document(
     path: Path, environment: Mapping[str, str], is_text: IsText
 ) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
     try:
-        node = yaml.compose(read_text(path), Loader=yaml.SafeLoader)
+        node = yaml.compose(read_text(path), Loader=_Loader)
         refuse_growth(node)
     except OSError as error:
         raise ConfigurationError(f"settings file {path} cannot be read: {error.strerror}") from error
@@ -165,7 +177,7 @@ class _Reading:
         if is_bare and node.tag.startswith(_YAML_TAG) and node.tag != _NULL_TAG and self.is_text(place):
             return node.value
         try:
-            return yaml.SafeLoader("").construct_object(node)
+            return _Loader("").construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
             self.mistakes.append(f"  {self.lines[place]}: {dotted(place)}: {getattr(error, 'problem', error)}")
             return None

@@ -68,7 +68,7 @@ class LangfuseLogger:
         ]
         answer = self._client.api.ingestion.batch(
             batch=[
-                IngestionEvent_ScoreCreate(id=stable_id("event", score.id or ""), timestamp=at, body=score)
+                IngestionEvent_ScoreCreate(id=stable_id("event", score.id or "", at_ms), timestamp=at, body=score)
                 for score in scores
             ]
         )

@@ -31,8 +31,8 @@ class MlflowLogger:
         self._namespace = namespace
         self._mlflow_runs: dict[str, str] = {}
         """MLflow's id of each run, by our id."""
-        self._steps_by_series: dict[tuple[str, str], set[int]] = {}
-        """Steps that MLflow has, by its run and the metric's name; asked for once."""
+        self._points_by_series: dict[tuple[str, str], set[tuple[int, int]]] = {}
+        """Steps and times that MLflow has, by its run and the metric's name; asked for once."""
         for name, value in _CLIENT_DEFAULTS.items():
             os.environ.setdefault(name, value)
         try:
@@ -63,18 +63,21 @@ class MlflowLogger:
         """Log the points that MLflow does not have yet: a record that is read again changes nothing."""
         mlflow_run = self._open_run(run_id)
         points = {name_of_point(name): value for name, value in points.items()}
-        new_points = {name: value for name, value in points.items() if step not in self._find_steps(mlflow_run, name)}
+        new_points = {
+            name: value for name, value in points.items() if (step, at_ms) not in self._find_points(mlflow_run, name)
+        }
         if new_points:
             metrics = [Metric(name, value, at_ms, step) for name, value in new_points.items()]
             self._client.log_batch(mlflow_run, metrics)
             for name in new_points:
-                self._steps_by_series[mlflow_run, name].add(step)
+                self._points_by_series[mlflow_run, name].add((step, at_ms))
 
-    def _find_steps(self, mlflow_run: str, name: str) -> set[int]:
+    def _find_points(self, mlflow_run: str, name: str) -> set[tuple[int, int]]:
         series = mlflow_run, name
-        if series not in self._steps_by_series:
-            self._steps_by_series[series] = {metric.step for metric in self._client.get_metric_history(*series)}
-        return self._steps_by_series[series]
+        if series not in self._points_by_series:
+            history = self._client.get_metric_history(*series)
+            self._points_by_series[series] = {(metric.step, metric.timestamp) for metric in history}
+        return self._points_by_series[series]
 
     def _open_run(self, run_id: str) -> str:
         """Return MLflow's id of a run; find the run by its tag, or create it."""

@@ -64,7 +64,7 @@ class WandbLogger:
         run_id = record.run_id or record.model
         run = self._open(run_id)
         marks = self._evaluation_marks_by_run.setdefault(run_id, str(run.summary.get(EVALUATION_MARKS, "")).split())
-        mark = stable_id("evaluation", record.evaluation_id)[:8]
+        mark = stable_id("evaluation", record.evaluation_id, record.evaluated_at_ms)[:8]
         if mark not in marks:
             run.log({**evaluation_points(record), VERSION: record.policy_version})
             marks[:] = [*marks, mark][-MOST_MARKS:]

@@ -15,6 +15,7 @@ from typing import Any
 from rollbus.producers.capture.attributes import dump
 from rollbus.producers.capture.hidden_fields import Cut, make_cut
 from rollbus.producers.capture.surface import ADDED, Surface
+from rollbus.producers.capture.without_tokens import google_field
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Abandonable, Episode
 from rollbus.producers.episode.functions import current_function
@@ -272,8 +273,8 @@ class RecordedCall:
         self._record(Unread(make, pieces, self._choices(), size), streamed=streamed)
 
     def _choices(self) -> int:
-        settings = self.original.get("generationConfig")  # of Google's API
-        count = settings.get("candidateCount") if isinstance(settings, Mapping) else self.original.get("n")
+        settings = google_field(self.original, "generationConfig")
+        count = google_field(settings, "candidateCount") if isinstance(settings, Mapping) else self.original.get("n")
         return count if isinstance(count, int) and 1 <= count <= MAX_CHOICES else 1
 
     def abandon(self) -> None:

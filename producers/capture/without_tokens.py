@@ -110,10 +110,10 @@ class ContentsSurface(_WithoutTokens):
 
     def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Contents become messages; the settings are named as those of chat completions."""
-        settings, system = _field_of(request, "generationConfig") or {}, _field_of(request, "systemInstruction")
+        settings, system = google_field(request, "generationConfig") or {}, google_field(request, "systemInstruction")
         contents = [{**system, "role": "system"}, *request["contents"]] if system else request["contents"]
-        sampling = {"temperature": settings.get("temperature"), "top_p": _field_of(settings, "topP")}
-        sampling |= {"top_k": _field_of(settings, "topK"), "max_tokens": _field_of(settings, "maxOutputTokens")}
+        sampling = {"temperature": settings.get("temperature"), "top_p": google_field(settings, "topP")}
+        sampling |= {"top_k": google_field(settings, "topK"), "max_tokens": google_field(settings, "maxOutputTokens")}
         return {"messages": read_messages(contents), "tools": request.get("tools"), **sampling}
 
     def read_response(self, response: Any) -> ServerAnswer:
@@ -127,7 +127,7 @@ class ContentsSurface(_WithoutTokens):
         return _ContentsReader()
 
 
-def _field_of(fields: Mapping[str, Any], name: str) -> Any:
+def google_field(fields: Mapping[str, Any], name: str) -> Any:
     """Return a field of Google's, whose API takes `topP` and `top_p` alike; None without it."""
     snake_case = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     return fields.get(name, fields.get(snake_case))

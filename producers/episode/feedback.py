@@ -8,28 +8,28 @@ from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox, root_of
 from rollbus.producers.episode.rewards import nonempty_text, require_signal, reward_value, send_reward
+from rollbus.schemas.ids import conversation_name
 
 
 def report_reward(
     outbox: Outbox,
     episodes: OpenEpisodes,
-    target: str | Episode | None,
-    episode: str | Episode | None,
-    alias: str | None,
+    targets: Mapping[str, Any],
     fields: Mapping[str, Any],
     key: str | None,
     comment: str | None,
 ) -> str | None:
-    """Find out what is meant by the target and write the reward; None where it is not recorded."""
-    if target is None and episode is None and alias is None:
-        episode = episodes.current()
-        if episode is None:
-            outbox.counts.add("calls_outside_episode")
-            return None
-    elif target is not None and (isinstance(target, Episode) or _is_id(str(target)) or episodes.knows(str(target))):
-        episode = target
-    elif target is not None and alias is None:
-        alias = str(target)
+    """Find out which episode the target means, and write the reward; None where it is not recorded.
+
+    `targets` has the arguments that may name it, of which one or none is set.
+    """
+    names = [name for name, value in targets.items() if value is not None]
+    if len(names) > 1:
+        raise ValueError(f"feedback is about one episode, and this call has {' and '.join(names)}: give one of them")
+    episode, alias = _find_addressee(episodes, targets) if names else (episodes.current(), None)
+    if not names and episode is None:
+        outbox.counts.add("calls_outside_episode")
+        return None
     if isinstance(episode, Episode):
         if not episode.sampled:
             return None
@@ -42,6 +42,18 @@ def report_reward(
     comment = outbox.redacted(comment, "comments")
     fields = {**fields, "value": reward_value(fields["value"]), "comment": comment}
     return send_reward(outbox, episode_id, alias, fields, key, started_at_ms)
+
+
+def _find_addressee(episodes: OpenEpisodes, targets: Mapping[str, Any]) -> tuple[str | Episode | None, str | None]:
+    """Return the episode or its id, or else an alias."""
+    target, conversation = targets["target"], targets["conversation"]
+    if conversation is not None:
+        return None, conversation_name(nonempty_text(conversation))
+    if target is None:
+        return targets["episode"], targets["alias"]
+    if isinstance(target, Episode) or _is_id(str(target)) or episodes.knows(str(target)):
+        return target, None
+    return None, str(target)
 
 
 def _is_id(text: str) -> bool:

@@ -92,12 +92,14 @@ class OpenEpisodes:
     ) -> Episode:
         """Open an episode, a child of `parent` or of the current one, and write its start; an empty id is none."""
         outbox = self._outbox
-        episode_id = None if episode_id in (None, "") else hosts_name(episode_id, PAUSE_PREFIX)
+        task, episode_id = _name_of(task) or "", _name_of(episode_id)
+        names = {name: _name_of(fields.get(name)) for name in ("example_id", "group_id", "conversation")}
+        fields = {**fields, **names, "agent": _name_of(fields["agent"]) or ""}
+        if episode_id is not None:
+            episode_id = hosts_name(episode_id, PAUSE_PREFIX)
         parent, is_given = parent or self.current(), episode_id is not None
         if parent is not None and episode_id is not None:
             self._warn_of_own_id(episode_id, parent)
-        given_ids = {name: value for name in ("example_id", "group_id") if (value := fields[name]) is not None}
-        fields = {**fields, **{name: text_of(str(value)) for name, value in given_ids.items()}}
         if episode_id is None:
             episode_id = self._new_id() if parent is None else f"{parent.root_id}{CHILD_SEPARATOR}{self._new_id()}"
         sampled = outbox.settings.enabled and (
@@ -186,10 +188,11 @@ class OpenEpisodes:
             else self._part_of(nonempty_text(episode), self._outbox.writer_id, 0)
         )
 
-    def silent(self, episode_id: str | None) -> Episode:
+    def silent(self, episode_id: object) -> Episode:
         """Return a handle that records nothing: what the host gets where opening an episode failed."""
-        known_id = episode_id if isinstance(episode_id, str) and episode_id else str(uuid.uuid4())
-        return Episode(self._outbox, known_id, writer_id=self._outbox.writer_id, started_at_ms=0, sampled=False)
+        writer_id = self._outbox.writer_id
+        silent_id = episode_id if isinstance(episode_id, str) and episode_id else str(uuid.uuid4())
+        return Episode(self._outbox, silent_id, writer_id=writer_id, started_at_ms=0, sampled=False)
 
     def is_sampled(self, episode_id: str) -> bool:
         """Say whether what concerns this episode is recorded, as far as is known here."""
@@ -256,6 +259,11 @@ class OpenEpisodes:
             sampled=self.is_sampled(episode_id),
             owner=False,
         )
+
+
+def _name_of(value: Any) -> str | None:
+    """Return an id or a name as text; None for an empty one, which names nothing."""
+    return None if value is None else text_of(str(value)) or None
 
 
 def _remember(ids: OrderedDict[str, None], episode_id: str) -> None:

@@ -24,7 +24,7 @@ from rollbus.trainer.ledger.log import Publication, TrainerLog
 from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
-from tests.waiting import until_found
+from tests.waiting import many, until_found
 
 WAIT_S = 120.0
 """Long enough for a busy broker; only reached where a record is missing."""
@@ -254,6 +254,15 @@ class TrainerLogContract:
         assert [evaluation.model for evaluation in await log.evaluations()] == ["agent"]
         await log.close()
 
+    async def test_evaluations_come_in_the_order_of_their_measurement(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        newer, older = (make_evaluation("agent", now_ms=START_MS + after_ms) for after_ms in (1, 0))
+        await world.append(EVALUATIONS, "main", newer, older)
+        await until_found(log.evaluations, "the evaluations are not seen", is_enough=many(2))
+        assert list(await log.evaluations()) == [older, newer]
+        await log.close()
+
     async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:
         log = world.log()
         await log.open()
@@ -281,9 +290,9 @@ class TrainerLogContract:
         await log.close()
 
 
-def make_evaluation(model: str) -> Evaluation:
+def make_evaluation(model: str, now_ms: int = START_MS) -> Evaluation:
     """Version 1 of a model, measured."""
-    return build_evaluation({"reward": [0.5, 1.5]}, model=model, policy_version=1, name="held out", now_ms=START_MS)
+    return build_evaluation({"reward": [0.5, 1.5]}, model=model, policy_version=1, name="held out", now_ms=now_ms)
 
 
 def as_bytes(record: Any) -> bytes:

@@ -15,11 +15,12 @@ from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.ledger.log import Publication
-from tests.builders import START_MS, make_trajectory
+from tests.builders import START_MS, make_ended, make_step, make_trajectory
 
 STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}
 STARTED_STEP = StepStarted(**STEP, attempt=1, started_at_ms=START_MS)
@@ -50,8 +51,27 @@ async def test_a_step_may_take_longer_than_other_waits() -> None:
 
 @pytest.mark.parametrize("records", [(), (STARTED_STEP, FAILED_STEP), (STARTED_STEP, COMPLETED_STEP)])
 async def test_a_log_without_progress_ends_a_run_without_an_open_step(records: Sequence[Any]) -> None:
-    with pytest.raises(UnavailableError, match="nothing new is on the log"):
+    with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
         await run_log(*records).wait_for(lambda view: False, "the training")
+
+
+OTHERS: list[Any] = [
+    make_trajectory(labels={"run": "other"}),
+    make_step(run_id="other"),
+    Drop(unit="episode", unit_id="e", stage="assembly", reason="missing_events", dropped_at_ms=START_MS),
+    make_ended(),
+]
+
+
+async def test_other_runs_records_are_no_progress_of_a_run() -> None:
+    log = run_log(*OTHERS * 25)
+    with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
+        await log.wait_for(lambda view: not cast(ScriptedBus, log.bus).records, "the training")
+
+
+async def test_a_runs_own_records_are_progress() -> None:
+    log = run_log(*[make_trajectory(labels={"run": "r"})] * 30)
+    await log.wait_for(lambda view: not cast(ScriptedBus, log.bus).records, "the groups")
 
 
 async def test_a_process_that_ended_is_noticed_while_others_traffic_comes() -> None:

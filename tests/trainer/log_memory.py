@@ -169,7 +169,8 @@ class MemoryLog:
 
     async def evaluations(self) -> Sequence[Evaluation]:
         """Return those of the model."""
-        return [record for record in self._broker.records(EVALUATIONS) if record.model == self._model]
+        records = [record for record in self._broker.records(EVALUATIONS) if record.model == self._model]
+        return sorted(records, key=lambda record: record.evaluated_at_ms)
 
     async def close(self) -> None:
         """Close this view only."""

@@ -1,6 +1,7 @@
 """Read a topic as far as it is committed now: the ledger in full, scores and exclusions for what was excluded."""
 
 import asyncio
+import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -156,7 +157,7 @@ class Pauses(View):
 
 
 class Evaluations(View):
-    """The evaluations of a model's versions."""
+    """The evaluations of a model's versions, the first measurement first: partitions have no order between them."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -166,4 +167,4 @@ class Evaluations(View):
         """Keep those of the model."""
         evaluation = decode_if(frame.value, Evaluation)
         if evaluation is not None and evaluation.model == self._model:
-            self.records.append(evaluation)
+            bisect.insort(self.records, evaluation, key=lambda record: record.evaluated_at_ms)

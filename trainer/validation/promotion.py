@@ -35,7 +35,7 @@ class Promotion:
 
 
 def find_promotion(evaluations: Iterable["Evaluation"], lineage: "Lineage", rule: PromotionRule) -> Promotion | None:
-    """Return the newest candidate above the serving version that passes; measured again, the newest record counts."""
+    """Return the newest candidate above the serving version that passes; measured again, the last evaluation counts."""
     from rollbus.trainer.validation.evaluation import difference
 
     measured = {

@@ -17,7 +17,7 @@ from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.ledger.log import Publication
 
 STALLED_S = 300.0
-"""Nothing new on the log for so long, while something is waited for and no step is open: a stage is down."""
+"""Nothing of the run on the log for so long, while something is waited for and no step is open: a stage is down."""
 
 
 class RunLog:
@@ -39,11 +39,9 @@ class RunLog:
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> bool:
-        """Read on; False where nothing came."""
+        """Read on; False where nothing of this run came."""
         async with self._reading:
-            records = await self.bus.poll()
-            self.view.take(records)
-        return bool(records)
+            return self.view.take(await self.bus.poll())
 
     async def begin(self, *, resume: bool) -> None:
         """Read everything that is there; raises ConfigurationError where a new run has the name of another."""
@@ -57,18 +55,18 @@ class RunLog:
             )
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
-        """Read on until a condition holds; raises UnavailableError if nothing new arrives in the log."""
+        """Read on until a condition holds; raises UnavailableError if nothing new of this run arrives in the log."""
         moved_at_s = time.monotonic()
         while not condition(self.view):
             has_moved = await self.refresh()
-            for check in self.checks:  # also while records come: topics have those of others, which never end
+            for check in self.checks:
                 check()
             if has_moved or self.view.open_steps:  # a step of a large model takes as long as it takes
                 moved_at_s = time.monotonic()
             if time.monotonic() - moved_at_s > self._stalled_s:
                 raise UnavailableError(
-                    f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing new is on the log; "
-                    "see that the run's worker and trainer live, and their logs"
+                    f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing of this run is new on "
+                    "the log; see that its worker and trainer live and keep up, and their logs"
                 )
 
     async def publish(self, publications: Sequence[Publication]) -> None:

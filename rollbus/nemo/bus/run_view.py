@@ -84,10 +84,9 @@ class RunView:
     stop_reasons: dict[str, str] = field(default_factory=dict)
     """By episode id, of all runs: the end of an episode does not name its run."""
 
-    def take(self, records: Iterable[Any]) -> None:
-        """Take in what was read; a record seen before changes nothing."""
-        for record in records:
-            self._take(record)
+    def take(self, records: Iterable[Any]) -> bool:
+        """Take in what was read, and say whether any of it is the run's; a record seen before changes nothing."""
+        return sum(map(self._take, records)) > 0
 
     def is_settled(self, trajectories: Iterable[str]) -> bool:
         """Whether each of these trajectories is here with its group, or has a drop."""
@@ -158,7 +157,8 @@ class RunView:
         )
         return dict(sorted(Counter(reasons).items()))
 
-    def _take(self, record: Any) -> None:
+    def _take(self, record: Any) -> bool:
+        """Take in a record; return False for one that names no run, or another."""
         match record:
             case Trajectory() if record.labels.get("run") == self.run_id:
                 self.trajectories.setdefault(record.trajectory_id, record)
@@ -169,10 +169,15 @@ class RunView:
                 self.started_episodes.add(record.episode_id)
             case EpisodeEnded():
                 self.stop_reasons.setdefault(record.episode_id, record.stop_reason)
+                return record.episode_id in self.started_episodes
             case Drop() if record.run_id in (None, self.run_id):
                 self._drop(record)
+                return record.run_id is not None
             case _ if getattr(record, "run_id", None) == self.run_id:
                 self._take_of_run(record)
+            case _:
+                return False
+        return True
 
     def _take_of_run(self, record: Any) -> None:
         match record:

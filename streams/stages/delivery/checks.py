@@ -40,16 +40,18 @@ class CheckFinding:
 
 
 def keep_evaluation(state: DeliveryState, config: DeliveryConfig, record: Evaluation) -> None:
-    """Keep an evaluation that a check asks for; a newer one of the version replaces it."""
+    """Keep an evaluation that a check asks for; a newer one of the version replaces it, in whatever order they come."""
     metrics = {check.metric for check in config.checks if check.evaluation == record.name}
-    if not metrics:
+    key = _key(record.policy_version, record.name)
+    newest = state.evaluations.get(key)
+    if not metrics or (newest is not None and record.evaluated_at_ms < newest.evaluated_at_ms):
         return
     checked_metrics = {
         name: value
         for name, value in record.metrics.items()
         if name == REFUSED or any(name in (metric, f"{metric}_low", f"{metric}_high") for metric in metrics)
     }
-    state.evaluations.put(_key(record.policy_version, record.name), Measured(record.set_hash or "", checked_metrics))
+    state.evaluations.put(key, Measured(record.set_hash or "", checked_metrics, record.evaluated_at_ms))
 
 
 def forget_before(state: DeliveryState, version: int) -> None:

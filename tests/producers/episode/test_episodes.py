@@ -393,6 +393,56 @@ def test_an_own_id_names_an_episode_only_as_the_episode_argument(
     ]
 
 
+@pytest.mark.parametrize("second", ["episode", "alias", "conversation"])
+@pytest.mark.parametrize("target", [str(uuid.UUID(int=7)), "order-7"])
+def test_feedback_that_names_two_episodes_is_refused_in_words(
+    recorder: Recorder, sink: MemorySink, caplog: pytest.LogCaptureFixture, target: str, second: str
+) -> None:
+    fields: dict[str, Any] = {second: "order-8"}
+    assert recorder.feedback(target, reward=1.0, **fields) is None
+    assert recorder.flush(120)
+    assert sink.sent == []
+    assert recorder.counters["hook_errors.feedback"] == 1
+    assert f"feedback is about one episode, and this call has target and {second}: give one of them" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["episode_id", "example_id", "group_id", "conversation"])
+def test_an_empty_id_of_an_episode_is_none(recorder: Recorder, sink: MemorySink, name: str) -> None:
+    fields: dict[str, Any] = {name: ""}
+    with recorder.episode(task="t", **fields) as episode:
+        pass
+    start, *_ = events(recorder, sink)
+    assert start.episode_id == episode.id != ""
+    assert (start.example_id, start.group_id, start.labels) == (None, None, {})
+    assert sink.records("aliases") == []
+
+
+@pytest.mark.parametrize("value", [7, uuid.UUID(int=7)])
+def test_an_episode_takes_ids_and_names_of_other_types_as_text(
+    recorder: Recorder, sink: MemorySink, value: Any
+) -> None:
+    with recorder.episode(
+        task=value, agent=value, episode_id=value, example_id=value, group_id=value, conversation=value
+    ) as episode:
+        episode.reward(1.0)
+    start, *_ = events(recorder, sink)
+    texts = (start.task, start.agent, start.episode_id, start.example_id, start.group_id, start.labels["conversation"])
+    assert texts == (str(value),) * 6
+
+
+def test_an_id_that_cannot_be_text_raises_nothing_into_the_program(recorder: Recorder, sink: MemorySink) -> None:
+    class Unreadable:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    unreadable: Any = Unreadable()
+    with recorder.episode(task="t", episode_id=unreadable):
+        pass
+    assert recorder.flush(120)
+    assert sink.sent == []
+    assert recorder.counters["hook_errors.start"] == 1
+
+
 def test_names_and_ids_of_other_types_are_taken_as_text(recorder: Recorder, sink: MemorySink) -> None:
     number: Any = 4711
     identifier: Any = uuid.UUID(int=7)

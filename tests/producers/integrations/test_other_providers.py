@@ -118,3 +118,27 @@ def test_a_content_of_google_is_a_turn_without_tokens(recorder: Recorder, sink: 
     assert_called(turn)
     assert (turn.streamed, turn.model, turn.response_id) == (streams, "gemini", "g1")
     assert [message.content for message in turn.added_messages] == ["How many bolts?"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"generationConfig": {"candidateCount": 2}}, 2),
+        ({"generationConfig": {"candidate_count": 2}}, 2),
+        ({"generation_config": {"candidate_count": 2}}, 2),
+        ({"generation_config": {"candidateCount": 2}}, 2),
+        ({"generation_config": None}, 1),
+    ],
+)
+def test_each_candidate_of_google_is_a_turn(
+    recorder: Recorder, sink: MemorySink, settings: dict[str, Any], count: int
+) -> None:
+    candidates = [{**CONTENT["candidates"][0], "index": index} for index in range(count)]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={**CONTENT, "candidates": candidates})
+
+    request_fields = {"contents": [{"role": "user", "parts": [{"text": "How many bolts?"}]}], **settings}
+    with recorder.episode(task="t"), httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        http.post("http://server/v1beta/models/gemini:generateContent", json=request_fields)
+    assert len(turns(recorder, sink)) == count

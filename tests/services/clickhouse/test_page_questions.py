@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,7 +65,10 @@ def records() -> Iterator[Record]:
         yield "scores", "k", make_score(f"t{number}", reward, max_policy_version=version)
     estimate = {"effective": 350.0, "clipped": 12.0, "best": 0.6, "best_low": 0.5, "best_high": 0.7}
     yield "evaluations", "agent", evaluation("estimates", estimate)
-    yield "evaluations", "agent", evaluation("held-out", {"win": 0.5})
+    measured_last = evaluation("held-out", {"win": 0.5})
+    for value, before_ms in ((0.9, 2), (0.5, 0), (0.1, 1)):  # measured again; one was slow to come
+        at_ms = measured_last.evaluated_at_ms - before_ms
+        yield "evaluations", "agent", replace(measured_last, metrics={"win": value}, evaluated_at_ms=at_ms)
 
 
 def judged_records() -> Iterator[Record]:

@@ -78,6 +78,17 @@ def test_mlflow_takes_points_of_any_name_and_keeps_them_apart(tmp_path: Path, mo
     assert sorted(values) == sorted([*map(float, range(len(NAMES))), 0.5, 0.25])
 
 
+def test_mlflow_shows_the_newest_of_repeated_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    logger = tracker_logger("mlflow")(f"file://{tmp_path}", namespace="t.")
+    for value, after_ms in ((0.1, 0), (0.9, 2), (0.2, 1)):
+        at_ms = EVALUATION.evaluated_at_ms + after_ms
+        logger.log_evaluation(replace(EVALUATION, metrics={"win": value}, evaluated_at_ms=at_ms))
+    client = import_module("mlflow").MlflowClient(f"file://{tmp_path}")
+    (run,) = client.search_runs([client.get_experiment_by_name("rollbus").experiment_id])
+    assert run.data.metrics["evaluation/held-out/win"] == 0.9
+
+
 def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:
     with pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
         tracker_logger("mlflow")("nowhere://x", namespace="t.")
@@ -141,9 +152,10 @@ def test_wandb_keeps_each_step_and_each_evaluation_once_over_restarts(tmp_path: 
         logger = tracker_logger("wandb")("p", namespace="t.", mode="offline", folder=tmp_path, open_run=open_run)
         log_everything_twice(logger)
         logger.log_evaluation(of_an_older_version)
+        logger.log_evaluation(replace(of_an_older_version, evaluated_at_ms=EVALUATION.evaluated_at_ms + 1))
         logger.close()
     (run,) = runs.values()
-    assert [points["policy_version"] for points in run.history if "step" not in points] == [2, 0]
+    assert [points["policy_version"] for points in run.history if "step" not in points] == [2, 0, 0]
     assert [points["step"] for points in run.history if "step" in points] == [STEP.step]
 
 
@@ -154,7 +166,7 @@ def test_wandb_without_a_key_that_it_takes_stops_the_start(monkeypatch: pytest.M
         tracker_logger("wandb")("p", namespace="t.")
 
 
-KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:secret")}
+KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:secret", b"twice:secret")}
 """A process has one client of Langfuse's for a public key."""
 
 
@@ -194,6 +206,19 @@ def test_langfuse_gets_scores_with_ids_of_their_own(tracker: Any) -> None:
     assert {score["sessionId"] for score in scores} == {"t.main"}
     assert len(loss) == 2
     assert len({score["id"] for score in loss}) == 1, "a score that comes again replaces itself"
+
+
+def test_langfuse_gets_a_repeated_measurement_as_another_event_of_its_score(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    logger = tracker_logger("langfuse")(namespace="again.", public_key="twice", secret_key="secret", base_url=url)
+    for after_ms in (0, 1, 1):
+        logger.log_evaluation(replace(EVALUATION, evaluated_at_ms=EVALUATION.evaluated_at_ms + after_ms))
+    logger.close()
+    wins = [event for event in tracker.received if event["body"]["name"] == "evaluation/held-out/win"]
+    ours = [event for event in wins if event["body"]["sessionId"] == "again.main"]
+    assert len({event["body"]["id"] for event in ours}) == 1
+    assert len(ours) == 3
+    assert len({event["id"] for event in ours}) == 2, "Langfuse reads an event id once"
 
 
 def test_a_langfuse_that_takes_nothing_fails_so_that_it_is_asked_again(tracker: Any) -> None:

@@ -104,6 +104,16 @@ def test_an_evaluation_that_comes_again_does_not_replace_a_newer_one() -> None:
     assert delivery.now.canary == 1
 
 
+def test_an_older_measurement_that_comes_late_does_not_replace_a_newer_one() -> None:
+    delivery = waiting(HELD_OUT)
+    better = held_out(1, 0.6)
+    delivery.feed(better, replace(held_out(1, 0.1), evaluated_at_ms=better.evaluated_at_ms - 1), held_out(0, 0.6))
+    delivery.tick(1)
+    assert last(delivery) == ("canary", 1, "newest_candidate")
+    delivery.feed(replace(held_out(1, 0.2), evaluated_at_ms=better.evaluated_at_ms - 2))
+    assert delivery.now.canary == 1
+
+
 def test_a_candidate_that_may_be_as_good_goes_on_to_the_canary() -> None:
     delivery = waiting(HELD_OUT)
     delivery.feed(held_out(0, 0.6), held_out(1, 0.55))

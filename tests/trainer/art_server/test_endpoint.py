@@ -54,15 +54,19 @@ def test_a_port_is_taken_before_its_server_serves() -> None:
 
 
 class EndlessSampler:
-    """Takes requests and never answers them."""
+    """Takes requests and never answers them; the one of this number fails."""
 
-    def __init__(self, like: TokenSampler) -> None:
+    def __init__(self, like: TokenSampler, failing: int | None = None) -> None:
         self.config, self.logprobs_mode, self.loaded = like.config, like.logprobs_mode, like.loaded
         self.asked, self.given_up = threading.Semaphore(0), threading.Semaphore(0)
+        self._countdown = -1 if failing is None else failing
 
     def submit(self, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         future.add_done_callback(lambda _: self.given_up.release())
+        if self._countdown == 0:
+            future.set_exception(MemoryError("out of memory"))
+        self._countdown -= 1
         self.asked.release()
         return future
 
@@ -430,6 +434,22 @@ async def test_a_request_ends_when_its_client_hangs_up(served: ServedModel, path
             await asyncio.gather(asking, return_exceptions=True)
         for _ in range(3):
             await asyncio.to_thread(sampler.given_up.acquire)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_choice_that_fails_ends_the_others_of_its_request(
+    served: ServedModel, failing: int, streaming: bool
+) -> None:
+    sampler = EndlessSampler(served.sampler, failing=failing)
+    model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)
+    body = {"model": "agent", "messages": MESSAGES, "stream": streaming, "max_tokens": 9, "n": 3}
+    with serving(model) as url:
+        async with httpx.AsyncClient(timeout=60) as http:
+            answer = await http.post(f"{url}/v1/chat/completions", json=body)
+        given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 60) for _ in range(3)]
+    assert given_up == [True] * 3
+    assert "generation failed: out of memory" in answer.text
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])

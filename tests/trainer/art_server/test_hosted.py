@@ -15,7 +15,7 @@ from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
-from rollbus.trainer.backends.tinker.service import SampledTokens
+from rollbus.trainer.backends.tinker.service import SampledTokens, SamplingRequest
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
 from tests.contracts.backend import MODEL, BackendContract, make_request, submit_and_wait
 
@@ -170,4 +170,36 @@ async def test_a_version_that_the_service_forgot_is_opened_again(
     monkeypatch.setattr(opened, "sample", fail_once)
     await ask(messages=MESSAGES, status=500)
     assert (await ask(messages=MESSAGES))["model"] == "agent@0"
+    assert sampler._samplers[0] is not opened
+
+
+async def test_a_request_that_fails_leaves_its_version_to_the_others(
+    backend: HostedModel, service: MemoryTinker, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = backend._sampler
+    assert sampler is not None
+    opened = sampler._samplers[0]
+    sample, is_closed, may_answer, asked = opened.sample, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer_late(prompt: Any, request: SamplingRequest) -> SampledTokens:
+        if request.max_tokens == 1:
+            raise UnavailableError("no answer in time")
+        asked.set()
+        await may_answer.wait()
+        if is_closed.is_set():
+            raise UnavailableError("the session is closed")
+        return await sample(prompt, request)
+
+    async def close() -> None:
+        is_closed.set()
+
+    monkeypatch.setattr(opened, "sample", answer_late)
+    monkeypatch.setattr(opened, "close", close)
+    other = asyncio.create_task(ask(messages=MESSAGES))
+    await asked.wait()
+    await ask(messages=MESSAGES, max_tokens=1, status=500)
+    may_answer.set()
+    assert (await other)["model"] == "agent@0"
+    assert is_closed.is_set(), "the last request that uses it closes it"
+    await ask(messages=MESSAGES)
     assert sampler._samplers[0] is not opened

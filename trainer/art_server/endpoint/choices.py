@@ -9,10 +9,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rollbus.trainer.art_server.endpoint.openai_api import RequestError
 from rollbus.trainer.art_server.sampler.requests import Alternatives, Generation, SamplingParameters, TokenSampler
+
+T = TypeVar("T")
 
 SEEDS = 1 << 64
 """A generator takes no sign: −5 would be 5."""
@@ -66,23 +68,27 @@ class Choices:
                 self._futures.append(future)
 
     async def answers(self, *, unless: Awaitable[object]) -> list[Generation] | None:
-        """Return all answers; None, and stop generating, if `unless` ends first: the client is gone."""
+        """Return all answers; None if `unless` ends first: the client is gone. Then, and where a choice fails, no other
+        one goes on.
+        """
         gone, answering = asyncio.ensure_future(unless), asyncio.ensure_future(self._all())
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
             return answering.result() if answering.done() else None
         finally:
             gone.cancel()
-            if not answering.done():
-                answering.cancel()
-                self.cancel()
+            answering.cancel()
+            self.cancel()
 
     async def _all(self) -> list[Generation]:
-        return [await self.answer(index) for index in range(self.count)]
+        return await self._wait_for(asyncio.gather(*self._futures))
 
     async def answer(self, index: int) -> Generation:
+        return await self._wait_for(self._futures[index])
+
+    async def _wait_for(self, answering: Awaitable[T]) -> T:
         try:
-            return await self._futures[index]
+            return await answering
         except asyncio.CancelledError:
             self.cancel()
             raise

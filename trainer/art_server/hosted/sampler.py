@@ -6,7 +6,7 @@ So tokens and log-probs are those that were sampled, up to the one that complete
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -55,7 +55,9 @@ class HostedSampler:
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
         self._samplers: dict[int, VersionSampler] = {}
-        self._users: dict[int, int] = {}
+        """By version: what its next request uses."""
+        self._users = Counter[VersionSampler]()
+        """Requests that use each sampler which is not closed, also one that its version has no more."""
         self._pinned: set[int] = set()
         self._recent: deque[int] = deque(maxlen=keep)
 
@@ -83,8 +85,7 @@ class HostedSampler:
         """Have a version answer requests; False if there is none."""
         if not self._backend.is_stored(version):
             return False
-        await self._take(version)
-        await self._give_back(version)
+        await self._give_back(await self._take(version))
         return True
 
     async def pin(self, versions: Iterable[int]) -> None:
@@ -96,8 +97,9 @@ class HostedSampler:
         """Close every version."""
         self._pinned.clear()
         self._recent.clear()
-        samplers, self._samplers = self._samplers, {}
-        for sampler in samplers.values():
+        self._samplers.clear()
+        samplers, self._users = self._users, Counter()
+        for sampler in samplers:
             await sampler.close()
 
     async def _generate(
@@ -114,11 +116,12 @@ class HostedSampler:
         try:
             scores = await sampler.score(prompt) if parameters.scores_prompt else ()
             sampled = await sampler.sample(prompt, request)
-        except UnavailableError:
-            await self._forget(version, sampler)
+        except UnavailableError:  # the service may have been restarted
+            if self._samplers.get(version) is sampler:
+                del self._samplers[version]
             raise
         finally:
-            await self._give_back(version)
+            await self._give_back(sampler)
         self.steps += 1
         self.tokens += len(sampled.token_ids)
         answer = self._cut(sampled, parameters, version, scores)
@@ -129,19 +132,17 @@ class HostedSampler:
 
     async def _take(self, version: int) -> VersionSampler:
         """Return a version's sampler, opened if it is not; it stays open until it is given back."""
-        self._users[version] = self._users.get(version, 0) + 1
-        try:
-            async with self._opening:
-                if version not in self._samplers:
-                    self._samplers[version] = await self._backend.open_sampler(version)
-                self._recent.append(version)
-                return self._samplers[version]
-        except BaseException:
-            self._users[version] -= 1
-            raise
+        async with self._opening:
+            if version not in self._samplers:
+                self._samplers[version] = await self._backend.open_sampler(version)
+            self._recent.append(version)
+            sampler = self._samplers[version]
+            self._users[sampler] += 1
+            return sampler
 
-    async def _give_back(self, version: int) -> None:
-        self._users[version] -= 1
+    async def _give_back(self, sampler: VersionSampler) -> None:
+        if sampler in self._users:  # else it was closed with all others
+            self._users[sampler] -= 1
         await self._close_unused()
 
     def _cut(
@@ -167,15 +168,15 @@ class HostedSampler:
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
-    async def _forget(self, version: int, sampler: VersionSampler) -> None:
-        """Open the version anew for the next request: the service may have been restarted."""
-        if self._samplers.get(version) is sampler:
-            del self._samplers[version]
-            await sampler.close()
-
     async def _close_unused(self) -> None:
-        """Close versions that are neither pinned, nor recent, nor in use."""
+        """Close what nobody uses: versions that are neither pinned nor recent, and samplers that failed."""
         kept_versions = {*self._pinned, *self._recent}
-        for version in [open_version for open_version in self._samplers if open_version not in kept_versions]:
-            if not self._users.get(version):
-                await self._samplers.pop(version).close()
+        for version, sampler in list(self._samplers.items()):
+            if version not in kept_versions and not self._users[sampler]:
+                del self._samplers[version]
+        kept_samplers = set(self._samplers.values())
+        unused_samplers = [sampler for sampler, users in self._users.items() if not users]
+        for sampler in unused_samplers:
+            if sampler not in kept_samplers:
+                del self._users[sampler]
+                await sampler.close()

@@ -237,6 +237,7 @@ ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, model, number)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
+-- Measured again, the last measurement counts.
 CREATE TABLE IF NOT EXISTS evaluations
 (
     namespace LowCardinality(String),
@@ -252,7 +253,7 @@ CREATE TABLE IF NOT EXISTS evaluations
     evaluated_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin}
 )
-ENGINE = ReplacingMergeTree(first_wins)
+ENGINE = ReplacingMergeTree(evaluated_at)
 ORDER BY (namespace, evaluation_id)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 

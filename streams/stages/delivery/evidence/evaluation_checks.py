@@ -25,6 +25,7 @@ class Measured:
 
     set_hash: str
     metrics: Mapping[str, float]
+    evaluated_at_ms: int
 
     def interval(self, metric: str) -> tuple[float, float, float]:
         """Return low, value and high; a metric without bounds is taken as exact."""

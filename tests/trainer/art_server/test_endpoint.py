@@ -24,10 +24,11 @@ from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app
 from rollbus.trainer.art_server.endpoint.http_server import listen
 from rollbus.trainer.art_server.endpoint.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest, RequestError, parse
-from rollbus.trainer.art_server.sampler.requests import Generation, TokenSampler
+from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters, TokenSampler
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from tests.models import create_model, load_model
 from tests.trainer.art_server.conftest import serving
+from tests.waiting import until
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 
@@ -162,6 +163,35 @@ async def test_ids_and_logprobs_come_with_the_answer(client: openai.AsyncOpenAI,
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(choice.token_ids)
     assert answer.usage.prompt_tokens == len(body.prompt_token_ids)
+
+
+async def test_log_probs_come_beside_a_request_for_alternatives(
+    client: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    """Both are sampled together for three tokens; the longer one then goes on alone."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go_on.wait(timeout=120)
+
+    running = served.sampler.submit([5, 6], SamplingParameters(max_tokens=1), 1, hold)
+    assert await asyncio.to_thread(begun.wait, 120)
+    options: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "extra_body": {"ignore_eos": True}}
+    asked = [
+        asyncio.create_task(
+            client.chat.completions.create(logprobs=True, top_logprobs=alternatives, max_tokens=tokens, **options)
+        )
+        for alternatives, tokens in ((0, 9), (2, 3))
+    ]
+    await until(lambda: served.sampler.count_rows() == (1, 2), "both requests wait for a row")
+    go_on.set()
+    running.result(timeout=120)
+    answers: list[Any] = await asyncio.gather(*asked)
+    assert [[len(entry.top_logprobs) for entry in answer.choices[0].logprobs.content] for answer in answers] == [
+        [0] * 9,
+        [2] * 3,
+    ]
 
 
 async def test_ids_come_when_asked_for_without_logprobs(client: openai.AsyncOpenAI) -> None:

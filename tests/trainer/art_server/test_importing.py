@@ -246,7 +246,10 @@ def write_adapter(folder: Path, **changed: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("changed", "scale"), [({}, 3.0), ({"use_rslora": True}, 6 / 2**0.5)])
+@pytest.mark.parametrize(
+    ("changed", "scale"),
+    [({}, 3.0), ({"use_rslora": True}, 6 / 2**0.5), ({"init_lora_weights": "gaussian"}, 3.0)],
+)
 def test_an_adapter_is_merged_into_its_base_by_pefts_formula(
     changed: dict[str, Any], scale: float, folder: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -271,7 +274,12 @@ def test_an_adapter_is_merged_into_its_base_by_pefts_formula(
         ({"use_dora": True}, "has `use_dora`, which is not merged here; merge it with PEFT's merge_and_unload"),
         ({"modules_to_save": ["lm_head"]}, "has `modules_to_save`"),
         ({"bias": "all"}, "has `bias`"),
+        ({"init_lora_weights": "pissa_niter_4"}, "has `init_lora_weights: pissa_niter_4`, which is not merged here"),
+        ({"init_lora_weights": "OLoRA"}, "has `init_lora_weights: OLoRA`"),
+        ({"init_lora_weights": "loftq"}, "has `init_lora_weights: loftq`"),
+        ({"alora_invocation_tokens": [5]}, "works after certain tokens only"),
         ({"r": 0}, "has r 0 and lora_alpha 6"),
+        ({"r": 4}, r"lora_A.weight' is \(2, 64\), and .* says r 4"),
     ],
 )
 def test_an_adapter_of_another_kind_is_refused_by_name(

@@ -1,6 +1,7 @@
 """A PEFT adapter and its base model → one model: W + scale · B·A for each matrix that the adapter names.
 
-What the formula does not cover (DoRA, biases, further modules, ranks that differ by matrix) is refused by name.
+What the formula does not cover (DoRA, biases, further modules, ranks that differ by matrix, an adapter that began with a
+part of the weights) is refused by name.
 The formula is LoRA's (Hu et al. 2021), with PEFT's scale: alpha / rank, or alpha / √rank with `use_rslora`.
 """
 
@@ -25,6 +26,8 @@ NOT_MERGED = (
     *("trainable_token_indices", "use_dora"),
 )
 """Settings of PEFT that make another formula, unless they are empty or off."""
+BEGUN_WITH_WEIGHTS = ("corda", "loftq", "olora", "pissa")
+"""How values of `init_lora_weights` begin with which PEFT takes the adapter's first product out of the weights."""
 
 
 def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
@@ -43,7 +46,7 @@ def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
     unmerged = {name for name in deltas if not name.endswith((DOWN, UP))}
     if unmerged:
         raise ConfigurationError(f"the adapter in {adapter} holds {min(unmerged)!r}, which is not a matrix of LoRA's")
-    _require_pairs(adapter, deltas)
+    _require_pairs(adapter, deltas, config["r"])
     left = {name.removeprefix(PREFIX).removesuffix(DOWN): name for name in deltas if name.endswith(DOWN)}
     for file in weight_files(base):
         weights = _load_base(base / file)
@@ -59,8 +62,8 @@ def merge_adapter(adapter: Path, base: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def _require_pairs(adapter: Path, deltas: Mapping[str, Tensor]) -> None:
-    """Raise ConfigurationError unless each matrix has its counterpart, of the same rank."""
+def _require_pairs(adapter: Path, deltas: Mapping[str, Tensor], rank: int) -> None:
+    """Raise ConfigurationError unless each matrix has its counterpart, both of the rank that the settings say."""
     for name, matrix in sorted(deltas.items()):
         is_down = name.endswith(DOWN)
         other_name = name.removesuffix(DOWN) + UP if is_down else name.removesuffix(UP) + DOWN
@@ -72,6 +75,11 @@ def _require_pairs(adapter: Path, deltas: Mapping[str, Tensor]) -> None:
             raise ConfigurationError(
                 f"the ranks differ in {adapter}: {name!r} is {tuple(matrix.shape)}, and {other_name!r} is "
                 f"{tuple(other.shape)}; save or copy the adapter again"
+            )
+        if down.shape[0] != rank:
+            raise ConfigurationError(
+                f"{name!r} is {tuple(matrix.shape)}, and {ADAPTER_CONFIG} in {adapter} says r {rank}, by which its "
+                "scale would be another; save or copy the adapter again"
             )
 
 
@@ -101,9 +109,16 @@ def _read_adapter_config(adapter: Path) -> dict[str, Any]:
         raise ConfigurationError(f"the adapter in {adapter} is of kind {config.get('peft_type')!r}; LORA is merged")
     if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and math.isfinite(alpha)):
         raise ConfigurationError(f"the adapter in {adapter} has r {rank!r} and lora_alpha {alpha!r}; it needs numbers")
+    if config.get("alora_invocation_tokens"):
+        raise ConfigurationError(
+            f"the adapter in {adapter} works after certain tokens only (`alora_invocation_tokens`), so no merged model "
+            "does what it does; train one without them"
+        )
     unknown = [name for name in NOT_MERGED if config.get(name)]
     if config.get("bias", "none") != "none":
         unknown.append("bias")
+    if str(begun := config.get("init_lora_weights")).lower().startswith(BEGUN_WITH_WEIGHTS):
+        unknown.append(f"init_lora_weights: {begun}")
     if unknown:
         raise ConfigurationError(
             f"the adapter in {adapter} has `{unknown[0]}`, which is not merged here; merge it with PEFT's "

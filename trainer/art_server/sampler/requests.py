@@ -48,6 +48,7 @@ class Generation:
     finish_reason: FinishReason
     version: int
     top_logprobs: tuple[Alternatives, ...] = ()
+    """Of each token; empty where none were asked for."""
     prompt_logprobs: tuple[float, ...] = ()
     """Of each prompt token after the first, given those before it, of the model itself; only where asked for."""
 

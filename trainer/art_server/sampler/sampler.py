@@ -300,9 +300,9 @@ class Sampler:
             request.token_ids.append(token_ids[index])
             request.logprobs.append(logprobs[index])
             alternatives: Alternatives = ()
-            if most_probable is not None:
+            if most_probable is not None and (count := request.parameters.top_logprobs):
                 pairs = zip(most_probable.indices[index].tolist(), most_probable.values[index].tolist(), strict=True)
-                alternatives = tuple(pairs)[: request.parameters.top_logprobs]
+                alternatives = tuple(pairs)[:count]
                 request.alternatives.append(alternatives)
             if request.on_token is not None:
                 request.on_token(token_ids[index], logprobs[index], alternatives)

@@ -1,5 +1,6 @@
 -- name: conversation
--- The events of an episode, or of a trajectory's, in order: turns with messages, tokens and log-probs, tool calls, rewards, the end.
+-- The events of an episode, or of a trajectory's, in the order of assembly: each writer's in its sequence, merged by event time;
+-- turns with messages, tokens and log-probs, tool calls, rewards, the end.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param trajectory String = '' : trajectory id
 -- param episode String = '' : episode id, also of one that became no trajectory
@@ -34,7 +35,8 @@ SELECT
     ending.error AS error
 FROM
 (
-    SELECT * FROM events FINAL
+    SELECT *, max(occurred_at) OVER (PARTITION BY episode_id, writer_id, if(sequence < 0, event_id, '') ORDER BY sequence) AS merged_at
+    FROM events FINAL
     WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS each
 LEFT JOIN
@@ -61,4 +63,4 @@ LEFT JOIN
     SELECT * FROM episode_ends FINAL
     WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(episodes))
 ) AS ending ON ending.event_id = each.event_id
-ORDER BY occurred_at, each.writer_id, each.sequence, each.kafka_offset
+ORDER BY each.merged_at, each.writer_id, each.sequence, each.kafka_offset

@@ -19,6 +19,7 @@ from rollbus.ui.page_questions import Asking
 from tests.builders import (
     START_MS,
     make_ended,
+    make_reward,
     make_score,
     make_started,
     make_step,
@@ -212,6 +213,18 @@ def test_the_conversation_has_the_text_of_the_error(asking: Asking) -> None:
     events = {event["kind"]: event for event in answer(asking, "conversation", episode="j0/sub")}
     assert events["ToolCalled"]["tool_error"] == "HTTP 503"
     assert (events["EpisodeEnded"]["stop_reason"], events["EpisodeEnded"]["error"]) == ("error", "ValueError: no parse")
+
+
+def test_a_conversation_is_in_its_order_though_a_clock_went_back(asking: Asking, client: ClickHouse) -> None:
+    """As assembly and exports order it: each writer's events in their sequence."""
+    turns = [make_turn("back", number, at_ms=START_MS - 1000 * number, text=f"answer {number}") for number in (1, 2)]
+    report = make_reward("back", 1.0, at_ms=START_MS + 1)
+    records = [make_started("back"), *turns, replace(make_ended("back", 3), occurred_at_ms=START_MS - 5000), report]
+    write(client, "rollbus.", [("episode-events", "back", record) for record in records], first_offset=7000)
+    kinds = [row["kind"] for row in answer(asking, "conversation", episode="back")]
+    assert kinds == ["EpisodeStarted", "TurnRecorded", "TurnRecorded", "EpisodeEnded", "RewardReported"]
+    said = [json.loads(row["completion"])["content"] for row in answer(asking, "conversation", episode="back")[1:3]]
+    assert said == ["answer 1", "answer 2"]
 
 
 @pytest.mark.parametrize("episode", ["j0", "j0/sub"])

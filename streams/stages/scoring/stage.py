@@ -202,7 +202,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             revision=record.revision,
             revised_at=at,
             excluded=record.excluded or old.excluded,
-            is_rewarded_after=old.is_rewarded_after or bool(record.rewards),
+            is_rewarded_after=old.is_rewarded_after or bool(record.new),
         )
         if score.excluded:  # from now on no record repeats what the person said
             score = replace(score, labels={}, opening_sketch="")

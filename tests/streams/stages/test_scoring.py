@@ -416,8 +416,16 @@ def test_a_reward_that_comes_by_a_revision_came_after_the_episode() -> None:
     stepper = scoring()
     (first,) = stepper.feed(make_trajectory("e1", reward=None, closed_by="inactivity"))
     assert (first.closed_by, first.is_rewarded_after) == ("inactivity", False)
-    (score,) = stepper.feed(make_revision("e1", 1.0))
+    (score,) = stepper.feed(make_revision("e1", 1.0, new=("r0",)))
     assert (score.closed_by, score.is_rewarded_after) == ("inactivity", True)
+
+
+def test_a_reward_that_stays_where_another_is_withdrawn_came_before() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1", reward=None, closed_by="inactivity"))
+    withdrawn = (Reward(event_id="gone", name="reward", value=0.0),)
+    (score,) = stepper.feed(make_revision("e1", 1.0, withdrawn=withdrawn))
+    assert not score.is_rewarded_after
 
 
 def test_a_retracted_reward_makes_the_score_missing_again() -> None:

@@ -11,7 +11,7 @@ from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group, GroupMember
 from rollbus.schemas.records.trajectories import Location
 from rollbus.streams.stages.curriculum.harness import harness
-from rollbus.streams.stages.curriculum.modes import Memory, Window
+from rollbus.streams.stages.curriculum.modes import Memory, Window, is_less
 from rollbus.streams.stages.grouping.advantages import statistics
 
 
@@ -72,7 +72,7 @@ def describe_choice(
 ) -> Iterator[str]:
     """Yield what a curriculum did with an epoch's groups, in the toolkit's words and with its epochs, from 0."""
     rewards = {index: [total(member) for member in group] for index, group in enumerate(collection.trajectories)}
-    with_signal = [r for r in rewards.values() if r and max(r) - min(r) >= config.min_reward_diff]
+    with_signal = [r for r in rewards.values() if r and not is_less(max(r) - min(r), config.min_reward_diff)]
     if not choice.included:
         yield "No trajectory groups with sufficient variance found"
         return

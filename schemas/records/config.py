@@ -242,6 +242,14 @@ class CurriculumConfig(Config):
     surprise_share: Share = Field(default=0.5, exclude_if=lambda value: value == 0.5)
     """`surprise`: the share of a window's groups that is admitted."""
 
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> "CurriculumConfig":
+        for lower, upper in (("hard_below", "easy_above"), ("advantage_low", "advantage_high")):
+            low, high = getattr(self, lower), getattr(self, upper)
+            if low > high:
+                raise ValueError(f"{lower} {low:g} is above {upper} {high:g}; give them in order")
+        return self
+
 
 class BatchingConfig(Config):
     """Admitted groups to training batches."""

@@ -1,11 +1,15 @@
 """What a curriculum mode is: from the groups of a window and a memory, it chooses the groups to admit."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group
+
+SAME = 1e-9
+"""How far two differences of rewards may be apart, relative to them, and be the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,16 @@ def spread(group: Group) -> float:
     if group.is_single:
         return max(abs(advantage) for member in group.members for advantage in member.advantages)
     return group.reward_max - group.reward_min
+
+
+def is_flat(group: Group, config: CurriculumConfig) -> bool:
+    """Say whether the rewards of a group differ by less than `min_reward_diff`."""
+    return is_less(spread(group), config.min_reward_diff)
+
+
+def is_less(distance: float, least: float) -> bool:
+    """Say whether rewards are less apart than that; 0.9 and 0.8 are 0.1 apart, whatever floats make of it."""
+    return distance < least and not math.isclose(distance, least, rel_tol=SAME)
 
 
 def sample_ids(ids: Sequence[str], count: int, *seed: object) -> list[str]:

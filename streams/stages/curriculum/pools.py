@@ -11,13 +11,13 @@ import math
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.shares import share_of
-from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sample_ids, spread
+from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, is_flat, sample_ids
 
 
 def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
     """Decide on one window; admitted groups keep their order of arrival."""
     members: dict[str, list[str]] = {"hard": [], "normal": [], "easy": []}
-    flat = tuple(group.group_id for group in window.groups if spread(group) < config.min_reward_diff)
+    flat = tuple(group.group_id for group in window.groups if is_flat(group, config))
     for group in window.groups:
         if group.group_id not in flat:
             members[_pool(group, memory, config)].append(group.group_id)

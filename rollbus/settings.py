@@ -166,6 +166,17 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _require_components_of_different_names(self) -> "Settings":
+        names = {reward.name for reward in self.scoring.rewards}
+        for run in self.runs:
+            if shared := sorted(names & {reward.name for reward in run.grouping.rewards}):
+                raise ValueError(
+                    f"runs: {run.run_id}: rewards over groups have the names of components of `scoring:`, and would "
+                    f"replace these in what is stored: {', '.join(shared)}; give each its own `name:`"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _require_one_run_of_each_model(self) -> "Settings":
         runs_by_model: dict[str, list[str]] = {}
         for run in self.runs:

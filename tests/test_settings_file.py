@@ -174,11 +174,15 @@ def test_a_mistake_is_shown_with_its_place(
             r"rewards\[0\]\.share: is not a setting",
         ),
         ("scoring: {clip_low: 1, clip_high: -1}", "clip_low 1.0 is not below clip_high -1.0"),
+        (
+            "runs: [{grouping: {rewards: [{type: judge_relative}]}}]",
+            "the names of components .*: reward; give each its own",
+        ),
         ("runs: [{model: team@eu}]", r"model: .*'team@eu' has an `@`, where the version of a model begins"),
         ("runs: [{filter: {models: [agent, agent@3]}}]", r"models\[1\]: .*write the name before it alone"),
         ("assembly: {target_model: agent@3}", r"target_model: .*write the name before it alone"),
     ],
-    ids=range(25),
+    ids=range(26),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
     """An empty token is no wish for none, and a number without end trains nothing."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rollbus.runtime.files import hold_lock, write_whole
 from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.schemas.errors import ConfigurationError
 
@@ -29,6 +30,8 @@ METRICS_TOKEN, OWNER_KEY, PORTS = "metrics_token", "owner_key", "ports"
 AGENT_TOKEN, REPORTER_TOKEN = "agent_token", "reporter_token"
 USUAL_PORTS = frozenset({7623, 8000, 8001})
 """Of art-server and the proxy, where nothing has noted any, such as beside containers."""
+LOCK = ".lock"
+"""Held while a credential is made, or the list of principals changes."""
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"
 TOKEN_VARIABLE = "ROLLBUS_ART_SERVER__TOKEN"
 """The setting's own variable."""
@@ -64,18 +67,11 @@ def make_secrets(folder: Path, names: Sequence[str] = (TOKEN, PASSWORD, READONLY
     """Make what is missing, readable by this user only; another process may do the same at this moment."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
-        path, draft = folder / name, folder / f".{name}.{os.getpid()}"
         if read_secret(folder, name) is not None:
             continue
-        draft.unlink(missing_ok=True)
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(_BYTES) + "\n")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
+        with hold_lock(folder / LOCK):
+            if read_secret(folder, name) is None:
+                write_whole(folder / name, secrets.token_urlsafe(_BYTES) + "\n")
 
 
 def record_ports(folder: Path, *ports: int) -> None:

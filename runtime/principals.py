@@ -7,16 +7,15 @@ A door looks at the file again when it has changed, so a token that was ended op
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rollbus.runtime.credentials import AGENT_TOKEN, REPORTER_TOKEN, make_secrets, read_secret
-from rollbus.runtime.files import write_whole
+from rollbus.runtime.credentials import AGENT_TOKEN, LOCK, REPORTER_TOKEN, make_secrets, read_secret
+from rollbus.runtime.files import hold_lock, write_whole
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.principals import GRANTS, Principal, identify_token, is_ended, make_principal, make_token
 
@@ -56,22 +55,20 @@ def read_tokens(folder: Path) -> dict[str, IssuedToken]:
     return {token.principal.name: token for token in tokens}
 
 
-def write_token(folder: Path, token: IssuedToken) -> None:
-    """Add a name's token, or replace it."""
-    tokens = read_tokens(folder) | {token.principal.name: token}
-    lines = (json.dumps(_plain_of(issued_token)) + "\n" for _, issued_token in sorted(tokens.items()))
-    write_whole(folder / PRINCIPALS, "".join(lines))
-
-
 def issue(folder: Path, name: str, may: Sequence[str], now: datetime) -> str:
     """Return the token of a new name; raises ConfigurationError for one that has a token already."""
     make_secrets(folder, (PRINCIPALS_KEY,))
+    with _hold_list(folder):
+        return _issue(folder, name, may, now)
+
+
+def _issue(folder: Path, name: str, may: Sequence[str], now: datetime) -> str:
     earlier = read_tokens(folder).get(name)
     if earlier is not None and not _is_over(earlier, now):
         raise ConfigurationError(f"{name!r} has a token; `rollbus token rotate {name}` makes a new one, `end` ends it")
     generation = earlier.principal.generation + 1 if earlier else 1
     token = IssuedToken(make_principal(name, may, generation), now, earlier.ended_at if earlier else {})
-    write_token(folder, token)
+    _write_token(folder, token)
     return make_token(root_of(folder), token.principal)
 
 
@@ -80,31 +77,38 @@ def make_principals(folder: Path) -> None:
     for name, file, may in (("agent", AGENT_TOKEN, GRANTS), ("reporter", REPORTER_TOKEN, ("feedback",))):
         if read_secret(folder, file) is not None:
             continue
-        now = datetime.now(UTC)
-        issued = read_tokens(folder).get(name)
-        is_known = issued is not None and not _is_over(issued, now)
-        token = rotate(folder, name, now, timedelta()) if is_known else issue(folder, name, may, now)
-        with open(
-            os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii"
-        ) as token_file:
-            token_file.write(token + "\n")
+        make_secrets(folder, (PRINCIPALS_KEY,))
+        with _hold_list(folder):
+            if read_secret(folder, file) is not None:  # another process has made it
+                continue
+            now = datetime.now(UTC)
+            issued = read_tokens(folder).get(name)
+            is_known = issued is not None and not _is_over(issued, now)
+            token = _rotate(folder, name, now, timedelta()) if is_known else _issue(folder, name, may, now)
+            write_whole(folder / file, token + "\n")
 
 
 def rotate(folder: Path, name: str, now: datetime, overlap: timedelta) -> str:
     """Return a new token of a name; the one before counts for `overlap` longer."""
+    with _hold_list(folder):
+        return _rotate(folder, name, now, overlap)
+
+
+def _rotate(folder: Path, name: str, now: datetime, overlap: timedelta) -> str:
     token = _require(folder, name)
     principal = replace(token.principal, generation=token.principal.generation + 1)
     ended_at = {**token.ended_at, token.principal.generation: min(now + overlap, token.ends_at or now + overlap)}
-    write_token(folder, IssuedToken(principal, now, ended_at))
+    _write_token(folder, IssuedToken(principal, now, ended_at))
     return make_token(root_of(folder), principal)
 
 
 def end(folder: Path, name: str, now: datetime) -> None:
     """End every token of a name."""
-    token = _require(folder, name)
-    generations = range(1, token.principal.generation + 1)
-    ended_at = {number: min(now, token.ended_at.get(number, now)) for number in generations}
-    write_token(folder, replace(token, ended_at=ended_at))
+    with _hold_list(folder):
+        token = _require(folder, name)
+        generations = range(1, token.principal.generation + 1)
+        ended_at = {number: min(now, token.ended_at.get(number, now)) for number in generations}
+        _write_token(folder, replace(token, ended_at=ended_at))
 
 
 def root_of(folder: Path) -> bytes:
@@ -145,6 +149,18 @@ class PrincipalBook:
             if changed_ns != self._seen_ns:
                 ended = endings(self._folder)
                 self._ended_ms, self._seen_ns = {name: at.timestamp() * 1000 for name, at in ended.items()}, changed_ns
+
+
+def _hold_list(folder: Path) -> AbstractContextManager[None]:
+    """Let one process at a time read the list and write it again; a folder that is not there has no list."""
+    return hold_lock(folder / LOCK) if folder.is_dir() else nullcontext()
+
+
+def _write_token(folder: Path, token: IssuedToken) -> None:
+    """Add a name's token, or replace it."""
+    tokens = read_tokens(folder) | {token.principal.name: token}
+    lines = (json.dumps(_plain_of(issued_token)) + "\n" for _, issued_token in sorted(tokens.items()))
+    write_whole(folder / PRINCIPALS, "".join(lines))
 
 
 def _require(folder: Path, name: str) -> IssuedToken:

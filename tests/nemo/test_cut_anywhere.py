@@ -73,7 +73,7 @@ async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], kni
     bus = memory_bus(plan, folder=folder / "journal")
     options: dict[str, Any] = {"validation_dataset": str(folder / "train.json"), "validation_interval": 5}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(outputs, "replace_text", knife.before(outputs.replace_text))
+        patched.setattr(outputs, "write_whole", knife.before(outputs.write_whole))
         for module in (trainer_adapter, trajectory_builder):
             patched.setattr(module, "append_line", knife.before(outputs.append_line))
         patched.setattr(bus, "publish", knife.before(bus.publish))

@@ -1,5 +1,8 @@
 """Tokens are made once, listed, rotated and ended; a door follows what is ended without a restart."""
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from rollbus.runtime.credentials import (
     FOLDER_VARIABLE,
     PRINCIPAL_VARIABLE,
     REPORTER_TOKEN,
+    TOKEN,
     TOKEN_VARIABLE,
     find_own_token,
     make_secrets,
@@ -36,6 +40,45 @@ def test_a_name_has_one_token_until_it_is_rotated_or_ended(tmp_path: Path) -> No
     assert len({first, second, third}) == 3
     assert read_tokens(folder)["agent-7"].principal.generation == 3
     assert (folder / "principals").stat().st_mode & 0o777 == 0o600
+
+
+def call_at_once(call: Callable[[int], object], count: int = 4) -> None:
+    """Call a function in several threads at the same time; raises what one of them raises."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> object:
+        start.wait()
+        return call(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(run, range(count)))
+
+
+def test_processes_that_begin_at_once_leave_tokens_that_count(tmp_path: Path) -> None:
+    for attempt in range(20):
+        folder = tmp_path / str(attempt)
+
+        def begin(_: int, folder: Path = folder) -> None:
+            make_secrets(folder)
+            make_principals(folder)
+
+        call_at_once(begin)
+        book = PrincipalBook(folder)
+        assert all(book(read_secret(folder, name) or "") for name in (AGENT_TOKEN, REPORTER_TOKEN))
+        assert {token.principal.generation for token in read_tokens(folder).values()} == {1}
+
+
+def test_names_that_are_made_at_once_are_all_in_the_list(tmp_path: Path) -> None:
+    for attempt in range(20):
+        folder = tmp_path / str(attempt)
+        call_at_once(lambda number, folder=folder: issue(folder, f"agent-{number}", ("record",), NOW))
+        assert len(read_tokens(folder)) == 4
+
+
+def test_an_empty_credential_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / TOKEN).write_text("\n")
+    make_secrets(tmp_path)
+    assert read_secret(tmp_path, TOKEN) is not None
 
 
 def test_a_door_refuses_tokens_that_ended_meanwhile(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Only a folder whose jars all have their pinned SHA-256 is put into the cache, whole, by one rename.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -13,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rollbus.runtime.files import hold_lock
 from rollbus.runtime.machine import user_cache
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
@@ -67,8 +67,7 @@ def fetch_jars(folder: Path, *, report: Callable[[str], None]) -> None:
             f"copy {folder} from a machine that has it, or set {JARS_VARIABLE} to a folder with the jars"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with hold_lock(folder.with_suffix(".lock")):
         if folder.is_dir():
             return
         report(f"fetching Kafka's jars with Maven into {folder} (43 MB, once)")

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rollbus.local.process.processes import ProcessIdentity, describe, is_running
+from rollbus.runtime.files import draft_of
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.stack_settings import StackSettings
 
@@ -32,13 +33,10 @@ class StartedService:
 
 def write(run_dir: Path, service: StartedService) -> None:
     """Record a started service, replacing an older record of it."""
-    path = run_dir / f"{service.name}.json"
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with draft_of(run_dir / f"{service.name}.json") as draft, draft.open("w", encoding="utf-8") as file:
         json.dump(asdict(service), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read(run_dir: Path, name: str) -> StartedService | None:

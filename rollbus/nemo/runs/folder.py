@@ -18,7 +18,8 @@ import yaml
 
 from rollbus.local.process.processes import is_running
 from rollbus.local.process.state import hold_file, read_all
-from rollbus.nemo.runs.outputs import Outputs, replace_text
+from rollbus.nemo.runs.outputs import Outputs
+from rollbus.runtime.files import BY_UMASK, write_whole
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.stack_settings import StackSettings
 
@@ -61,7 +62,7 @@ class RunRecord:
 def write_run(record: RunRecord) -> None:
     """Write a run's record whole; a crash leaves the old one or the new one."""
     plain = {name: value for name, value in asdict(record).items() if name != "folder"}
-    replace_text(record.folder / STATE_FILE, json.dumps(plain, indent=2, default=str) + "\n")
+    write_whole(record.folder / STATE_FILE, json.dumps(plain, indent=2, default=str) + "\n", BY_UMASK)
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -9,11 +9,12 @@ so a kill leaves the old one or the new one; an epoch written again replaces its
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from rollbus.runtime.files import BY_UMASK, write_whole
 
 Row = dict[str, Any]
 
@@ -30,7 +31,7 @@ class Outputs:
         row = {"epoch": epoch, "timestamp": self._now(), "run_id": run_id, **metrics}
         rows = [*(other for other in self.training_rows() if other["epoch"] != epoch), row]
         rows.sort(key=lambda row: int(row["epoch"]))
-        replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write_whole(self.folder / "training_metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows), BY_UMASK)
         self.write_derived_files()
 
     def write_derived_files(self) -> None:
@@ -117,11 +118,4 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    replace_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file whole: a crash leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(value, indent=2) + "\n", BY_UMASK)

@@ -4,7 +4,6 @@ Order: check what can be known before, fill a temporary folder, check it as the 
 killed on the way leaves a temporary folder, which the next import of the same model removes.
 """
 
-import fcntl
 import hashlib
 import re
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from rollbus.runtime.files import hold_lock
 from rollbus.runtime.machine import available_memory
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
@@ -226,8 +226,7 @@ def _write_folder(target: Path) -> Iterator[Path | None]:
     """Yield a temporary folder that becomes `target` if nothing is raised; None if another process has made it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(TEMPORARY_PREFIX + target.name)
-    with partial.with_suffix(".lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with hold_lock(partial.with_suffix(".lock")):
         if target.is_dir():
             yield None
             return

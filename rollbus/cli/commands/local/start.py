@@ -15,6 +15,7 @@ import click
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import LOCAL_FILE, Settings, SettingsFile
+from rollbus.runtime.files import BY_UMASK, PRIVATE, draft_of
 
 if TYPE_CHECKING:
     from rollbus.health.status import NamespaceStatus
@@ -179,17 +180,11 @@ def _offer(
         echo(f"`rollbus start --yes` writes this into {path}")
         return
     file = path.resolve()  # a link stays one
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600 if file.exists() else 0o666)  # it may hold passwords, from the first letter on
+    with draft_of(file, PRIVATE if file.exists() else BY_UMASK) as draft:
         draft.write_text(changed_text, encoding="utf-8")
         load_settings(Model, draft, os.environ)
         if file.exists():
             shutil.copymode(file, draft)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
     echo(f"wrote {path}")
     _restart_readers(source.reload(), path)
 

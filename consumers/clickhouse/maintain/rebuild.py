@@ -18,7 +18,8 @@ records. A range with fewer records than the sink has read cannot have the right
 """
 
 import asyncio
-import time
+import itertools
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -49,13 +50,14 @@ from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_
 from rollbus.consumers.clickhouse.store.retention import alive_condition
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 
+logger = logging.getLogger(__name__)
+
 MAX_ROWS = 50_000
 MAX_BYTES = 32 * 1024 * 1024
 SUFFIX = "_rebuild"
-OVERLAP_MS = 60_000
-"""How long after its beginning an insert may become visible. Rows that are copied twice are absorbed by id."""
-INSERTS_END_S, LOOK_EVERY_S = 60.0, 0.05
-"""How long an insert that began before the exchange may take."""
+NOW_MS = "toUnixTimestamp64Milli(now64(3))"
+LOOK_EVERY_S, LOOKS_BEFORE_WARNING = 0.05, 200
+"""At the inserts that began before the exchange: a warning after 10 s names what is waited for."""
 
 Progress = Callable[[int, int], None]
 """Takes the number of offsets read, and of all."""
@@ -169,7 +171,9 @@ class _Rebuild:
         self._forgotten = await read_list(self._log)
         await asyncio.to_thread(self._create_tables, spans)
         await self._read_log(spans)
-        await asyncio.to_thread(self._compare_and_exchange, spans)
+        newer = await asyncio.to_thread(self._compare_and_exchange, spans)
+        await self._wait_for_inserts()
+        await asyncio.to_thread(self._drop_old_tables, newer)
         self._rebuilt.noted_ranges = await asyncio.to_thread(
             note_ranges, self._client, self._namespace, self._unnoted.values()
         )
@@ -202,7 +206,8 @@ class _Rebuild:
         }
 
     def _create_tables(self, spans: Mapping[Partition, OffsetSpan]) -> None:
-        self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
+        # an insert that runs now has rows of its beginning, and shows them at its end
+        self._began_ms = self._query_inserts(f"toInt64({NOW_MS} - 1000 * max(elapsed))")
         if "events" not in self._lost:
             self._forgotten |= stored_list(self._client, self._namespace)
         write_list(self._client, self._forgotten)
@@ -259,7 +264,8 @@ class _Rebuild:
             digest = "" if self._log.lacks_forgotten and self._forgotten else cut.digest
             self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={}, digest=digest)
 
-    def _compare_and_exchange(self, spans: Mapping[Partition, OffsetSpan]) -> None:
+    def _compare_and_exchange(self, spans: Mapping[Partition, OffsetSpan]) -> dict[str, str]:
+        """Give the new tables their names; return by table the condition of rows that the sink wrote meanwhile."""
         if "rewards" in self._tables:
             if "rewards" not in self._lost:
                 self._reports.delete(self._client, "rewards")
@@ -269,7 +275,7 @@ class _Rebuild:
                 empty_content(self._client, table, self._forgotten)
             self._rebuilt.left_out += empty_content(self._client, table, self._forgotten, SUFFIX)
             self._rebuilt.tables.append(self._compare(table, spans))
-        since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
+        since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms})"
         newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._existing}
         self._copy(newer, "", SUFFIX)  # a reader misses the rows of a moment at most
         for table in self._tables:
@@ -277,7 +283,10 @@ class _Rebuild:
             rename = f"RENAME TABLE {table}{SUFFIX} TO {table}"
             self._client.command(rename if table in self._lost else exchange)
             self._exchanged.append(table)
-        self._wait_for_inserts()
+        return newer
+
+    def _drop_old_tables(self, newer: Mapping[str, str]) -> None:
+        """Copy what was written into the old tables until their last insert, and drop them."""
         self._copy(newer, SUFFIX, "")
         for table in self._existing:
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
@@ -288,13 +297,26 @@ class _Rebuild:
         """Return the tables to rebuild that the database still has."""
         return [table for table in self._tables if table not in self._lost]
 
-    def _wait_for_inserts(self) -> None:
-        """Wait until no insert runs that may still write into a table that had one of these names."""
-        deadline = time.monotonic() + INSERTS_END_S
-        running = "SELECT count() FROM system.processes WHERE match(query, {pattern:String})"
+    async def _wait_for_inserts(self) -> None:
+        """Wait until no insert runs that began before the exchange: its rows are in the old table.
+
+        To drop that table would wait for it, too, and lose them.
+        """
+        exchanged_ms = await asyncio.to_thread(self._query_inserts, f"any({NOW_MS})")  # 0 while none runs
+        earlier = f"countIf({NOW_MS} - 1000 * elapsed <= {exchanged_ms})"
+        for look in itertools.count(1):
+            inserts = await asyncio.to_thread(self._query_inserts, earlier)
+            if not inserts:
+                return
+            if look == LOOKS_BEFORE_WARNING:
+                logger.warning("waiting for %d inserts that began before the exchange of the tables", inserts)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _query_inserts(self, expression: str) -> int:
+        """Return a number about the inserts that run now into tables of these names."""
         pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?({'|'.join(self._existing)})`?[ (]"
-        while self._client.query(running, {"pattern": pattern})[1][0][0] and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)
+        sql = f"SELECT {expression} FROM system.processes WHERE match(query, {{pattern:String}})"
+        return int(self._client.query(sql, {"pattern": pattern})[1][0][0])
 
     def _copy(self, conditions: Mapping[str, str], source: str, target: str) -> None:
         """Copy the rows for which a condition holds; `source` and `target` follow a table's name.

@@ -37,6 +37,7 @@ from tests.services.clickhouse.sink_fixtures import (
     send,
     sink_settings,
 )
+from tests.waiting import until_found
 
 pytestmark = pytest.mark.services
 
@@ -133,6 +134,29 @@ async def test_a_rebuild_loses_no_row_written_meanwhile(written: SinkSettings) -
     await rebuilt(written, "drops", "events", "scores", log_class=Busy)
     assert set(seen) == {before["events"]}
     assert counts(written) == before | {"drops": before["drops"] + 1}
+
+
+async def test_a_rebuild_keeps_the_rows_of_an_insert_that_outlasts_it(written: SinkSettings) -> None:
+    before = counts(written)
+    inserts: list[asyncio.Task[None]] = []
+    copied = "SELECT * REPLACE ('late' AS unit_id, kafka_offset + 1000 AS kafka_offset, now64(3) AS ingested_at)"
+    pauses = "SELECT max(sleepEachRow(0.5)) FROM numbers(30) SETTINGS max_block_size = 1"
+    slow_insert = f"INSERT INTO drops {copied} FROM drops WHERE ({pauses}) = 0 LIMIT 1"
+
+    class Busy(KeptLog):
+        async def in_between(self) -> None:
+            if not inserts:
+                inserts.append(asyncio.create_task(asyncio.to_thread(command, written, slow_insert)))
+                await until_found(lambda: asyncio.to_thread(count_inserts, written), "the insert does not begin")
+
+    await rebuilt(written, "drops", log_class=Busy)
+    await inserts[0]
+    assert counts(written) == before | {"drops": before["drops"] + 1}
+
+
+def count_inserts(settings: SinkSettings) -> int:
+    sql = "SELECT count() FROM system.processes WHERE query LIKE 'INSERT INTO drops%'"
+    return int(ask(settings.clickhouse, sql).rows[0][0])
 
 
 async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: SinkSettings, tmp_path: Path) -> None:

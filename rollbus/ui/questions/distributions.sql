@@ -18,9 +18,14 @@ WITH
     ends AS (SELECT kind, min(reading) AS low, max(reading) AS high FROM readings GROUP BY kind)
 SELECT
     readings.kind AS kind,
-    least(toInt64(if(ends.high > ends.low, 20 * (reading - ends.low) / (ends.high - ends.low), 0)), 19) AS bin,
-    any(ends.low + bin * (ends.high - ends.low) / 20) AS from_value,
-    any(ends.low + (bin + 1) * (ends.high - ends.low) / 20) AS to_value,
+    -- by halves where the whole distance is beyond any float: a reward may be as large as one
+    least(toInt64(20 * multiIf(ends.high = ends.low, 0,
+        isFinite(ends.high - ends.low), (reading - ends.low) / (ends.high - ends.low),
+        (reading / 2 - ends.low / 2) / (ends.high / 2 - ends.low / 2))), 19) AS bin,
+    any(if(isFinite(ends.high - ends.low), ends.low + bin / 20 * (ends.high - ends.low),
+        ends.low * (1 - bin / 20) + ends.high * (bin / 20))) AS from_value,
+    any(if(isFinite(ends.high - ends.low), ends.low + (bin + 1) / 20 * (ends.high - ends.low),
+        ends.low * (1 - (bin + 1) / 20) + ends.high * ((bin + 1) / 20))) AS to_value,
     count() AS trajectories
 FROM readings
 INNER JOIN ends ON ends.kind = readings.kind

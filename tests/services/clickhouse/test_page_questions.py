@@ -250,6 +250,20 @@ def test_a_reward_names_its_principal(asking: Asking) -> None:
     }
 
 
+@pytest.mark.parametrize("rewards", [(0.0, 1.0, 1e308), (-1.7e308, 0.0, 1.7e308), (0.0, 5e-324), (0.1, 0.1)])
+def test_the_largest_reward_that_there_can_be_is_in_a_bin(
+    asking: Asking, client: ClickHouse, rewards: tuple[float, ...]
+) -> None:
+    """Any user may report it, and the overview asks for the spread."""
+    namespace = f"spread-{len(rewards)}-{rewards[-1]}."
+    scores = [make_score(f"s{number}", reward) for number, reward in enumerate(rewards)]
+    write(client, namespace, [("scores", "k", score) for score in scores])
+    bins = [row for row in answer(asking, "distributions", namespace=namespace) if row["kind"] == "reward"]
+    assert sum(row["trajectories"] for row in bins) == len(rewards)
+    assert bins[0]["from_value"] == min(rewards)
+    assert bins[-1]["to_value"] == pytest.approx(max(rewards), rel=1e-9, abs=0)
+
+
 def test_the_agreement_of_two_judges_is_a_number(asking: Asking) -> None:
     (pair,) = answer(asking, "agreement_of_judges")
     assert (pair["judge"], pair["other_judge"], pair["cases"]) == ("ann", "bob", 3)

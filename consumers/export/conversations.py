@@ -16,6 +16,10 @@ StoredMessage = dict[str, Any]
 """The fields of a `Message` that are set, as ClickHouse keeps them: tool calls as the model wrote them."""
 
 
+UNANSWERED = frozenset({"call_failed", "call_timed_out", "call_cancelled", "truncated_stream"})
+"""Verdicts on turns whose answer did not come, or broke off."""
+_ANSWER_FIELDS = ("content", "parts", "tool_calls", "reasoning")
+"""A completion without any of them says nothing: the call failed, or its texts were not traced."""
 _TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Content parts that are text, and the field that holds it."""
 
@@ -32,6 +36,8 @@ class StoredTurn:
     completion: StoredMessage
     tools: str = ""
     """JSON of the tool schemas that it was offered, even if an earlier turn carried them."""
+    verdict: str = ""
+    """Why it cannot be trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class PromptedTurn:
     prompt: tuple[StoredMessage, ...]
     completion: StoredMessage
     tools: str = ""
+    verdict: str = ""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the model said something, to its end."""
+        return self.verdict not in UNANSWERED and any(self.completion.get(name) is not None for name in _ANSWER_FIELDS)
 
     @property
     def messages(self) -> tuple[StoredMessage, ...]:
@@ -60,7 +72,8 @@ def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[PromptedTurn], li
         if prefix is None:
             incomplete.append(turn.event_id)
             continue
-        exchange = PromptedTurn(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
+        prompt = (*prefix, *turn.added_messages)
+        exchange = PromptedTurn(turn.event_id, prompt, turn.completion, turn.tools, turn.verdict)
         histories.append(exchange.messages)
         exchanges.append(exchange)
     return exchanges, incomplete

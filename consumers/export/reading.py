@@ -154,14 +154,14 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
     """Return the turns by episode, in the order of assembly: each writer's in its sequence, merged by event time."""
     _, rows = client.query(
         "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools_hash, "
-        "tools FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
+        "tools, ifNull(untrainable_reason, '') FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
         "ORDER BY episode_id, max(occurred_at) OVER (PARTITION BY episode_id, writer_id, "
         "if(sequence < 0, event_id, '') ORDER BY sequence), writer_id, sequence",
         {"namespace": namespace, "episodes": episodes},
     )
-    tools_by_hash = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
+    tools_by_hash = {(row[0], row[-3]): row[-2] for row in rows if row[-2]}
     turns: dict[str, tuple[list[StoredTurn], str]] = {}
-    for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _ in rows:
+    for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _, verdict in rows:
         stored, earlier_tools = turns.get(episode, ([], ""))
         tools = tools_by_hash.get((episode, tools_hash), "")
         stored.append(
@@ -173,6 +173,7 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
                 added_messages=tuple(json.loads(added)),
                 completion=json.loads(completion),
                 tools=tools,
+                verdict=verdict,
             )
         )
         turns[episode] = (stored, tools or earlier_tools)

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -93,6 +94,13 @@ def export(
     for name, part in _split_validation(request, selection):
         selected = report_each(read_payloads(client, request.namespace, part, tokens=request.tokens))
         files.append(write_selected(request, selected, folder, name, left_out))
+    if not any(file.rows for file in files):
+        _remove_files(folder, files)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        need = "; a pair is two answers to one prompt, with different rewards" if request.kind == "dpo" else ""
+        raise ConfigurationError(
+            f"nothing was exported: {len(selection)} trajectories gave no row; left out: {reasons}{need}"
+        )
     manifest = {
         "request": asdict(request) | {"file_format": file_format},
         "trajectories": len(selection),
@@ -123,6 +131,18 @@ def write_selected(
         has_features=request.kind == "trajectories" or READERS[request.reader].has_datasets,
         refuse=refuse,
     )
+
+
+def _remove_files(folder: Path, files: Iterable[WrittenFile]) -> None:
+    """Remove files that hold no row, with the folders that were made for them."""
+    for file in files:
+        path = folder / file.path
+        path.unlink()
+        with suppress(OSError):  # something else is in it
+            path.parent.rmdir()
+    (folder / FEATURES).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def load_line(request: ExportRequest, folder: Path, file: WrittenFile) -> str:
@@ -236,12 +256,12 @@ def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "C
 def _evaluation_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
     """Yield each problem once: how its best attempt was asked first, and what it answered at the end."""
     for _, group in itertools.groupby(selected, key=lambda attempt: attempt.facts["group_hint"]):
-        attempts = list(group)
-        best = max(attempts, key=lambda attempt: (attempt.facts["reward"] is not None, attempt.facts["reward"] or 0.0))
-        exchanges = list(_as_text(_exchanges(best, left_out), left_out))
-        if not exchanges:
+        attempts = [(attempt.facts, list(_as_text(_exchanges(attempt, left_out), left_out))) for attempt in group]
+        answered = [(facts, exchanges) for facts, exchanges in attempts if exchanges]
+        if not answered:
             left_out["problems without a conversation of text"] += 1
             continue
+        best, exchanges = max(answered, key=lambda pair: (pair[0]["reward"] is not None, pair[0]["reward"] or 0.0))
         (first, opening), (_, ending) = exchanges[0], exchanges[-1]
         make_row = partial(
             evaluation_row,
@@ -250,7 +270,7 @@ def _evaluation_rows(request: ExportRequest, selected: Iterable[Selected], left_
             ending[-1],
             tools=first.tools,
             attempts=len(attempts),
-            facts=best.facts,
+            facts=best,
         )
         yield from _fit(make_row, "problems", left_out)
 
@@ -282,7 +302,10 @@ def _exchanges(attempt: Selected, left_out: "Counter[str]") -> list[PromptedTurn
     exchanges, incomplete = restore_prompts(attempt.turns)
     if incomplete:
         left_out["turns whose prompt is not whole"] += len(incomplete)
-    return exchanges
+    answered = [exchange for exchange in exchanges if exchange.has_answer]
+    if len(answered) < len(exchanges):
+        left_out["turns without a whole answer"] += len(exchanges) - len(answered)
+    return answered
 
 
 def _as_text(exchanges: Iterable[PromptedTurn], left_out: "Counter[str]") -> Iterator[tuple[PromptedTurn, list[Row]]]:

@@ -242,3 +242,44 @@ def test_conversations_with_images_are_counted_and_not_exported(client: ClickHou
     manifest = export(client, request_of(namespace="eye.", kind="trajectories"), tmp_path)
     assert rows_of(tmp_path / "train.parquet")[0]["conversations"] == []
     assert manifest["left_out"] == {"not text": 1}
+
+
+def unanswered_episode(name: str, reason: str, said: str | None = None) -> list[tuple[str, Any]]:
+    """An episode of problem `task-9` whose one call failed; `said` is what had come of the answer."""
+    prompt = Message(role="user", content="ninth")
+    turn = make_turn(name, 1, added_messages=(prompt,), untrainable=reason)
+    turn = replace(turn, completion=Message(role="assistant", content=said))
+    trajectory = make_trajectory(name, group_hint="example:play:ninth")
+    return [("episode-events", make_started(name)), ("episode-events", turn), ("trajectories", trajectory)]
+
+
+def test_a_call_that_failed_is_no_answer_to_train_on(client: ClickHouse, tmp_path: Path) -> None:
+    records = [*unanswered_episode("refused", "call_failed"), *unanswered_episode("torn", "truncated_stream", "The or")]
+    records += unanswered_episode("untraced", "no_content")
+    prompt, answer = Message(role="user", content="ninth"), Message(role="assistant", content="")
+    turn = replace(make_turn("silent", 1, added_messages=(prompt,)), completion=answer)
+    trajectory = make_trajectory("silent", group_hint="example:play:ninth")
+    store(client, [*records, ("episode-events", make_started("silent"))], "unanswered.")
+    store(client, [("episode-events", turn), ("trajectories", trajectory)], "unanswered.")
+    request = request_of(namespace="unanswered.", kind="sft")
+    manifest = export(client, request, tmp_path / "sft")
+    (row,) = rows_of(tmp_path / "sft" / "train.parquet")
+    assert (row["trajectory_id"], row["messages"][-1]["content"]) == (trajectory_id("silent"), "")
+    assert manifest["left_out"] == {"turns without a whole answer": 3}
+    export(client, replace(request, kind="evaluation"), tmp_path / "evaluation")
+    (problem,) = rows_of(tmp_path / "evaluation" / "train.parquet")
+    assert (problem["prompt"][0]["content"], problem["attempts"]) == ("ninth", 4)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_an_export_without_a_row_writes_nothing_and_says_why(
+    client: ClickHouse, tmp_path: Path, file_format: Any
+) -> None:
+    request = request_of(kind="dpo", where="reward = 0.5", file_format=file_format, validation=0.5)
+    with pytest.raises(ConfigurationError) as refusal:
+        export(client, request, tmp_path / "out")
+    assert str(refusal.value) == (
+        "nothing was exported: 2 trajectories gave no row; left out: 2 answers without a preference; "
+        "a pair is two answers to one prompt, with different rewards"
+    )
+    assert not (tmp_path / "out").exists()

@@ -154,7 +154,8 @@ def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict
     """Return the turns by episode, in the order of assembly: each writer's in its sequence, merged by event time."""
     _, rows = client.query(
         "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools_hash, "
-        "tools, ifNull(untrainable_reason, '') FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
+        "tools, ifNull(untrainable_reason, '') FROM turns FINAL "
+        "WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
         "ORDER BY episode_id, max(occurred_at) OVER (PARTITION BY episode_id, writer_id, "
         "if(sequence < 0, event_id, '') ORDER BY sequence), writer_id, sequence",
         {"namespace": namespace, "episodes": episodes},

@@ -113,6 +113,8 @@ class GroupingStage(RunStage[GroupingState]):
     def _count_late_revision(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
         if score.revision <= mark.revision:
             return
+        if not score.excluded and refusal_of(score, state.config.value):
+            return  # whatever it is worth, this run cannot use it, as the drop of its first revision says
         self._learn_reward_time(state, score, mark.value, mark.arrived_ms)
         state.marks.put(score.trajectory_id, replace(mark, revision=score.revision, value=score.value))
         reason = DropReason.EXCLUDED if score.excluded else DropReason.GROUP_CLOSED

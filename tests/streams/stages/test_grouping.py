@@ -142,6 +142,15 @@ def test_a_revision_before_the_close_replaces_and_after_it_is_counted() -> None:
     assert (drop.reason, drop.unit, drop.trajectory_ids) == ("group_closed", "event", ())
 
 
+@pytest.mark.parametrize("fields", [{"untrainable_reason": "no_token_ids", "trainable": False}, {"model": "other"}])
+def test_a_late_reward_of_a_score_that_the_run_cannot_use_is_no_drop(fields: dict[str, Any]) -> None:
+    stepper = grouping()
+    score = make_score("t0", None, outcome="missing", **fields)
+    assert len(reasons(stepper.feed(score))) == 1
+    assert stepper.feed(replace(score, revision=1, value=1.0, outcome="scored")) == []
+    assert reasons(stepper.feed(replace(score, revision=2, excluded=True))) == ["excluded"]
+
+
 def test_an_older_revision_that_comes_after_a_newer_one_changes_nothing() -> None:
     stepper = grouping(group_size=2, reward_grace_ms=0)
     first, second = scores(0.0, 1.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollbus.runtime.health.alarms.processes import is_disk_low
+from rollbus.runtime.health.alarms.processes import CLOCK_MS, is_disk_low
 from rollbus.runtime.machine import available_memory
 from rollbus.schemas.errors import RollbusError, UnavailableError
 
@@ -183,10 +183,9 @@ def find_permissions(settings: "Settings") -> Iterator[CheckResult]:
             "permissions", "ok", f"{user} may write heartbeats, read steps, and see the lag of every group"
         )
     if answer.ahead_ms is not None:
-        limit_ms = (settings.health.alarms.clock_s or 5.0) * 1000
         side = "ahead of" if answer.ahead_ms > 0 else "behind"
         what = f"this machine's is {abs(answer.ahead_ms) / 1000:.1f} s {side} the broker's"
-        is_wrong = abs(answer.ahead_ms) > limit_ms
+        is_wrong = abs(answer.ahead_ms) > CLOCK_MS
         yield CheckResult("clock", "problem" if is_wrong else "ok", what, "set the clocks by NTP" if is_wrong else "")
 
 

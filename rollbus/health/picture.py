@@ -108,7 +108,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *(problem for group in groups for problem in find_lag_problems(group, history, limits)),
         *(problem for run in runs for problem in find_run_problems(run, limits)),
         *find_no_signal(no_signal, limits),
-        *_find_new_dead_letters(look, limits),
+        *_find_new_dead_letters(look),
         *find_archive_problems(look.beats, look.now_ms),
         *find_unread_beats(look.unread_beats, look.now_ms),
     )

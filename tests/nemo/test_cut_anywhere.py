@@ -12,6 +12,7 @@ import pytest
 from rollbus.nemo import trainer_adapter, trajectory_builder
 from rollbus.nemo.evaluation import PLAY
 from rollbus.nemo.runs import outputs
+from rollbus.runtime.files import write_whole
 from tests.faults.finetune.parts import LowestConfig
 from tests.nemo.test_custom_components import EXAMPLE, guide_builder
 from tests.nemo.world import Steady, document, memory_bus, opened, read, rows_in, run_epochs
@@ -73,7 +74,7 @@ async def files_after(folder: Path, parts: Callable[[dict[str, Any]], None], kni
     bus = memory_bus(plan, folder=folder / "journal")
     options: dict[str, Any] = {"validation_dataset": str(folder / "train.json"), "validation_interval": 5}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(outputs, "write_whole", knife.before(outputs.write_whole))
+        patched.setattr(outputs, "write_whole", knife.before(write_whole))
         for module in (trainer_adapter, trajectory_builder):
             patched.setattr(module, "append_line", knife.before(outputs.append_line))
         patched.setattr(bus, "publish", knife.before(bus.publish))

@@ -7,12 +7,17 @@ import pytest
 from rollbus.runtime.files import BY_UMASK, draft_of, write_whole
 
 
+def write_half(path: Path) -> None:
+    with draft_of(path) as draft:
+        draft.write_text("half")
+        raise ValueError("a mistake")
+
+
 def test_a_draft_that_is_not_finished_leaves_the_earlier_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     write_whole(path, "earlier")
-    with pytest.raises(ValueError, match="a mistake"), draft_of(path) as draft:
-        draft.write_text("half")
-        raise ValueError("a mistake")
+    with pytest.raises(ValueError, match="a mistake"):
+        write_half(path)
     assert path.read_text() == "earlier"
     assert list(tmp_path.iterdir()) == [path]
 

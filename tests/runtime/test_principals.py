@@ -71,7 +71,11 @@ def test_processes_that_begin_at_once_leave_tokens_that_count(tmp_path: Path) ->
 def test_names_that_are_made_at_once_are_all_in_the_list(tmp_path: Path) -> None:
     for attempt in range(20):
         folder = tmp_path / str(attempt)
-        call_at_once(lambda number, folder=folder: issue(folder, f"agent-{number}", ("record",), NOW))
+
+        def issue_one(number: int, folder: Path = folder) -> None:
+            issue(folder, f"agent-{number}", ("record",), NOW)
+
+        call_at_once(issue_one)
         assert len(read_tokens(folder)) == 4
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.records.config import RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import ComponentConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import Group
@@ -225,7 +225,7 @@ def _remembering(
 def as_asked(
     judged_group: Group | Drop | None,
     closed_group: Group,
-    rewards: Sequence[RewardConfig],
+    rewards: Sequence[ComponentConfig],
     live: Mapping[str, RunConfig],
     registry: Registry,
 ) -> Group | Drop | None:
@@ -268,12 +268,12 @@ def refuse_other_questions(live_configs: Sequence[RunConfig], replayed_configs: 
             )
 
 
-def questions(rewards: Iterable[RewardConfig]) -> frozenset[Question]:
+def questions(rewards: Iterable[ComponentConfig]) -> frozenset[Question]:
     """Return what components ask."""
     return frozenset(map(_question, rewards))
 
 
-def _question(reward: RewardConfig) -> Question:
+def _question(reward: ComponentConfig) -> Question:
     """Return what two components share that ask the same: all but weights and patience."""
     return reward.type, reward.name, canonical_json(reward.options)
 

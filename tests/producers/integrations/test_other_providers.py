@@ -47,9 +47,12 @@ PARTS = [
     {"text": "Let me see."},
     {"functionCall": {"id": "t1", "name": "stock", "args": {"item": "bolts"}}},
 ]
-CONTENT = {"candidates": [{"content": {"role": "model", "parts": PARTS}, "finishReason": "STOP", "index": 0}],
-           "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 9}, "modelVersion": "gemini",
-           "responseId": "g1"}  # fmt: skip
+CONTENT: dict[str, Any] = {
+    "candidates": [{"content": {"role": "model", "parts": PARTS}, "finishReason": "STOP", "index": 0}],
+    "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 9},
+    "modelVersion": "gemini",
+    "responseId": "g1",
+}
 
 
 @pytest.fixture(autouse=True)

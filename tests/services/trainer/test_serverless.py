@@ -123,7 +123,6 @@ async def test_a_trainer_killed_at_wandb_trains_each_batch_once(
     log: TrainerWorld,
     console: World,
     service: ServiceProcess,
-    backend: ServerlessBackendSettings,
     held_call: str,
     newest_line: str,
     metrics: dict[str, float],
@@ -133,7 +132,9 @@ async def test_a_trainer_killed_at_wandb_trains_each_batch_once(
     await log.wait_for_steps(KILLED_STEP - 1)
     await service.hold(held_call)
     await log.add_batches(STEPS - KILLED_STEP + 1)
-    await wait_for_third_job(console, service, backend.directory / MODEL / JOURNAL_NAME, newest_line)
+    await wait_for_third_job(
+        console, service, console.folder / ".rollbus" / "art" / "serverless" / MODEL / JOURNAL_NAME, newest_line
+    )
     console.kill("trainer")
     await service.hold()
     start_trainer(console)

@@ -268,22 +268,15 @@ def test_a_share_that_is_a_whole_number_admits_so_many_in_any_mode(shares: dict[
 @pytest.mark.parametrize("mode", ["harness", "pools"])
 def test_rewards_that_differ_by_the_least_difference_have_signal(mode: str) -> None:
     pairs = [(0.8, 0.9), (0.2, 0.3), (0.2, 0.29)]
-    shares = {"initial_percentile": 1.0, "easy_share": 1.0, "hard_share": 1.0}
+    shares: dict[str, Any] = {"initial_percentile": 1.0, "easy_share": 1.0, "hard_share": 1.0}
     stepper = curriculum(mode=mode, groups_per_window=3, min_reward_diff=0.1, **shares)
     state = only_state(stepper.feed(*(make_group(f"g{place}", pair) for place, pair in enumerate(pairs))))
     assert set(state.admitted_group_ids) == {"g0", "g1"}
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"hard_below": 0.8, "easy_above": 0.2}, "hard_below 0.8 is above easy_above 0.2"),
-        ({"advantage_low": 0.5, "advantage_high": -0.5}, "advantage_low 0.5 is above advantage_high -0.5"),
-    ],
-)
-def test_bounds_in_the_wrong_order_are_refused(bounds: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        CurriculumConfig(**bounds)
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"hard_below 0\.8 is above easy_above 0\.2"):
+        CurriculumConfig(hard_below=0.8, easy_above=0.2)
 
 
 def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.records.config import ComponentConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import ComponentConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import ClosedGroup, Group
 from rollbus.schemas.records.trajectories import Location, Trajectory
@@ -217,7 +217,7 @@ def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
     with pytest.raises(ConfigurationError, match=r"over a trajectory; it goes into scoring\.rewards"):
         GroupScoringStage(run_with(component("feedback")))
     with pytest.raises(ConfigurationError, match=r"over a group; it goes into a run's grouping\.rewards"):
-        ScoringStage(ScoringConfig(rewards=(component("judge_relative"),)), keep_ms=1)
+        ScoringStage(ScoringConfig(rewards=(RewardConfig(type="judge_relative"),)), keep_ms=1)
     with pytest.raises(ConfigurationError, match="no function 'nobody'"):
         check(REGISTRY, (component("nobody"),), "group")
 

@@ -98,7 +98,7 @@ def test_a_single_turn_leaves_the_advantage_to_the_trajectory() -> None:
     assert [(member.advantage, member.turn_advantages) for member in group.members] == [(1.0, {}), (-1.0, {})]
 
 
-def scored(name: str, *values: float, **bounds: float) -> Score:
+def scored(name: str, *values: float, clip_low: float | None = None, clip_high: float | None = None) -> Score:
     """A score of a trajectory whose turns were rewarded so, by users' reports that add up."""
     trajectory = make_trajectory(name, reward=None)
     ids = [f"{name}.{number}" for number in range(len(values))]
@@ -108,7 +108,9 @@ def scored(name: str, *values: float, **bounds: float) -> Score:
     )
     turns = tuple(replace(trajectory.turns[0], event_id=turn) for turn in ids)
     component = RewardConfig(options={"report": "*", "combine": "sum"})
-    stepper = Stepper(ScoringStage(ScoringConfig(rewards=(component,), **bounds), keep_ms=1_000))
+    stepper = Stepper(
+        ScoringStage(ScoringConfig(rewards=(component,), clip_low=clip_low, clip_high=clip_high), keep_ms=1_000)
+    )
     (score,) = stepper.feed(replace(trajectory, turns=turns, rewards=reports))
     assert isinstance(score, Score)
     return score

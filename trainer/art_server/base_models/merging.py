@@ -1,7 +1,7 @@
 """A PEFT adapter and its base model → one model: W + scale · B·A for each matrix that the adapter names.
 
-What the formula does not cover (DoRA, biases, further modules, ranks that differ by matrix, an adapter that began with a
-part of the weights) is refused by name.
+What the formula does not cover (DoRA, biases, further modules, ranks that differ by matrix, an adapter that began with
+a part of the weights) is refused by name.
 The formula is LoRA's (Hu et al. 2021), with PEFT's scale: alpha / rank, or alpha / √rank with `use_rslora`.
 """
 

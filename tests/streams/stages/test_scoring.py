@@ -131,7 +131,7 @@ REGISTRY = {
 
 def scoring(*rewards: RewardConfig, **config: Any) -> Stepper:
     stage = ScoringStage(
-        ScoringConfig(rewards=rewards or (RewardConfig(),), **config), keep_ms=100_000, registry=REGISTRY
+        ScoringConfig(rewards=rewards or (RewardConfig(),), **config), keep_ms=100_000, registry=REGISTRY, attempts=1
     )
     stepper = Stepper(stage)
     stepper.tick()
@@ -141,13 +141,14 @@ def scoring(*rewards: RewardConfig, **config: Any) -> Stepper:
 def component(kind: str, **fields: Any) -> RewardConfig:
     """The limit is short for what exceeds it by far, and long for what must not exceed it on a busy machine either."""
     limit_s = 0.05 if kind in ("hang", "hang_in_thread") else 600.0
-    defaults: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s, "attempts": 1}
+    defaults: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": limit_s}
     return RewardConfig(**(defaults | fields))
 
 
-def stage_of(function: RewardFunction, **fields: Any) -> ScoringStage:
+def stage_of(function: RewardFunction, *, attempts: int = 1, **fields: Any) -> ScoringStage:
     """A stage that asks one function, `own`."""
-    return ScoringStage(ScoringConfig(rewards=(component("own", **fields),)), keep_ms=1, registry={"own": function})
+    config, registry = ScoringConfig(rewards=(component("own", **fields),)), {"own": function}
+    return ScoringStage(config, keep_ms=1, registry=registry, attempts=attempts)
 
 
 def incoming() -> Incoming:
@@ -355,7 +356,7 @@ def test_a_function_that_fails_twice_is_called_a_third_time() -> None:
             raise ConnectionError("later")
         return 1.0
 
-    assert Stepper(stage_of(RewardFunction(flaky))).feed(make_trajectory())[0].value == 1.0
+    assert Stepper(stage_of(RewardFunction(flaky), attempts=3)).feed(make_trajectory())[0].value == 1.0
 
 
 @pytest.mark.parametrize(("retry_s", "pauses"), [(0.001, [0.002, 0.004]), (0, [0, 0])])

@@ -33,7 +33,8 @@ def test_the_model_is_made_with_the_settings(engine_report: dict[str, Any], art_
     assert (engine["max_model_len"], engine["max_num_seqs"], engine["logprobs_mode"]) == (96, 12, "processed_logprobs")
     assert (engine["gpu_memory_utilization"], engine["tensor_parallel_size"]) == (0.45, 2)
     assert (lora["rank"], lora["alpha"]) == (4, 32)
-    assert lora["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    modules = "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
+    assert tuple(lora["target_modules"]) == modules
     assert config["trainer_args"]["gradient_accumulation_steps"] == 16
     assert (config["trainer_gpu_ids"], config["inference_gpu_ids"]) == ([0], [1, 2])
     server = engine_report["received"][1]["server"]

@@ -1,5 +1,6 @@
 """Separate work that ran out of memory from work that is wrong, and say what to do about it."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -12,9 +13,11 @@ ALLOCATOR = "can't allocate memory"
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether an allocator raised it, of Python, of torch, or of a file that is mapped."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and ALLOCATOR in str(error)
+    """Whether an allocator raised it, of Python or of torch, or the system where memory is mapped."""
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, RuntimeError) and ALLOCATOR in str(error))
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     )
 
 
@@ -53,7 +56,7 @@ def _translate_memory_errors(make_error: Callable[[str], Exception]) -> Iterator
     """Raise `make_error` instead of an allocator's error; any other error as it came."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, OSError) as error:
         if not ran_out_of_memory(error):
             raise
         if torch.cuda.is_available():

@@ -37,7 +37,11 @@ COPY --from=install /app/.venv .venv
 COPY --from=install /usr/local/bin/uv /usr/local/bin/uv
 ENV PYTHONUNBUFFERED=1 \
     PATH=/app/.venv/bin:$PATH
+# The first process of a container ends by SIGTERM only where it has said how: tini is it, and passes the signal on, also
+# to a process that still starts. It also takes leave of children whose parents have ended.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 1000 rollbus && mkdir .rollbus && chown rollbus .rollbus
 # By its number, so that a cluster can see that it is not root.
 USER 1000
-ENTRYPOINT ["rollbus"]
+ENTRYPOINT ["tini", "--", "rollbus"]

@@ -24,6 +24,14 @@ def images_of_dockerfile() -> set[str]:
     return {image for image, _ in stages} - {name for _, name in stages}
 
 
+def test_the_first_process_of_an_image_passes_signals_on() -> None:
+    """The kernel gives process 1 no signal that it has no handler for: SIGTERM during a start would be lost."""
+    text = (ROOT / "Dockerfile").read_text()
+    last_stage = text.rpartition("\nFROM ")[2]
+    assert 'ENTRYPOINT ["tini", "--", "rollbus"]' in last_stage
+    assert re.search(r"apt-get install .* tini\b", last_stage)
+
+
 @pytest.mark.parametrize("files", [(BASE,), (BASE, SASL)], ids=["plain", "sasl"])
 def test_every_image_that_is_fetched_is_named_by_its_digest(files: tuple[str, ...]) -> None:
     images = images_of_compose(*files) | images_of_dockerfile()

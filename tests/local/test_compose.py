@@ -1,5 +1,6 @@
 """docker-compose.yml against the local stack: same ports, same broker settings, commands and secrets that exist."""
 
+import os
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -147,9 +148,33 @@ def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dic
     )
 
 
+@pytest.mark.parametrize(
+    ("user", "is_given", "message"),
+    [("0", True, ""), ("1000", False, ""), ("1001", False, "you are user 1001: run sudo chown 1000")],
+)
+def test_secrets_belong_to_the_user_of_the_containers(user: str, is_given: bool, message: str, tmp_path: Path) -> None:
+    """Compose binds the files as they are: root's, which root alone reads, would start no container."""
+    (commands := tmp_path / "bin").mkdir()
+    for name, line in (("id", f"echo {user}"), ("chown", f'echo "$@" > {tmp_path}/owners')):
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    path = f"{commands}:{os.environ['PATH']}"
+    command = [ROOT / "scripts" / "compose-secrets", tmp_path / "secrets"]
+    result = subprocess.run(command, check=True, env={"PATH": path}, capture_output=True, text=True)
+    assert message in result.stderr
+    assert bool(result.stderr) == bool(message)
+    owners = tmp_path / "owners"
+    assert owners.exists() == is_given
+    if is_given:
+        user_id, *names = owners.read_text().split()
+        assert user_id == "1000"
+        assert {Path(name).name for name in names} == {path.name for path in (tmp_path / "secrets").iterdir()}
+
+
 def test_each_container_has_only_the_password_of_its_role() -> None:
     compose = read_compose(BASE, SASL)
     users = {"topics": "admin", "worker": "worker", "sink": "sink", "trainer": "trainer", "alarms": "operator"}
+    users |= dict.fromkeys(("art-server", "art-server-gpu"), "trainer")
     for name, user in users.items():
         service = compose["services"][name]
         assert service["environment"]["ROLLBUS_KAFKA__USERNAME"] == user

@@ -135,7 +135,7 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
         "worker": {"kafka_worker", OWNER_KEY, METRICS_TOKEN, PRINCIPALS_KEY, PRINCIPALS},
         "sink": {"kafka_sink", "clickhouse_password", METRICS_TOKEN},
         "trainer": {"kafka_trainer", TOKEN, METRICS_TOKEN},
-        "art-server": {TOKEN, PRINCIPALS_KEY, PRINCIPALS},
+        "art-server": {"kafka_trainer", TOKEN, PRINCIPALS_KEY, PRINCIPALS},
         "alarms": {"kafka_operator", METRICS_TOKEN},
     }
     keys = {
@@ -163,6 +163,38 @@ def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+def test_a_copy_for_another_run_differs_only_by_its_instance_and_its_port() -> None:
+    """Policies, which let a trainer reach an ART server, must hold for copies, and a copy's own pods be its own."""
+    makers = {document["metadata"]["name"]: document for document in render_documents("base")}
+    for name in ("trainer", "art-server"):
+        spec = makers[name]["spec"]
+        chosen = {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": "main"}
+        assert spec["selector"]["matchLabels"] == chosen
+        assert spec["template"]["metadata"]["labels"].items() >= chosen.items()
+    (service,) = (document["spec"] for document in render_documents("base") if document["kind"] == "Service")
+    assert service["selector"]["app.kubernetes.io/instance"] == "main"
+    policies = [document["spec"] for document in render_documents("base") if document["kind"] == "NetworkPolicy"]
+    assert "app.kubernetes.io/instance" not in str(policies)
+    runs = [{"run_id": name, "model": name} for name in ("main", "second", "third")]
+    settings = Settings.model_validate(settings_of("base").model_dump(exclude_unset=True) | {"runs": runs})
+    page = (FOLDER.parents[1] / "docs" / "kubernetes.md").read_text()
+    second, third = (settings.heart("trainer", name).metrics_port for name in ("second", "third"))
+    assert f"`containerPort` {second} for the second run, {third} for the third" in page
+
+
+def test_the_art_server_waits_for_its_model_where_it_can_be_copied_to() -> None:
+    """A container that ends at once could not be copied to."""
+    pod = pods("base")["art-server"]
+    (waiting,) = pod["initContainers"]
+    model = str(settings_of("base").art_server.base_model)
+    assert model in waiting["command"][-1]
+    mounts = {mount["name"]: mount["mountPath"] for mount in waiting["volumeMounts"]}
+    assert model.startswith(f"{mounts['data']}/")
+    assert waiting["securityContext"] == pod["containers"][0]["securityContext"]
+    page = (FOLDER.parents[1] / "docs" / "kubernetes.md").read_text()
+    assert f"kubectl -n rollbus exec art-server-0 -c {waiting['name']} -- mv {model}.part {model}" in page
 
 
 def test_each_pod_may_call_only_what_it_needs() -> None:

@@ -118,7 +118,7 @@ def raised_at(steps: range, between: BetweenSteps) -> list[int]:
 
 
 def test_closing_a_step_again_raises_its_alarm_again_and_no_other() -> None:
-    between = BetweenSteps(SETTINGS.model_copy(update={"alarm": LIMITS}), None, Stop())
+    between = BetweenSteps(SETTINGS.model_copy(update=ALARM), None, Stop())
     assert raised_at(range(1, 4), between) == [3]
     first, again = (between.alarm(3, {"mismatch_kl": 50.0}) for _ in range(2))
     assert first is not None

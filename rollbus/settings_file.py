@@ -285,11 +285,11 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
 
 def _nearest_setting(place: Place, model: type[BaseModel]) -> str:
     """Return the end of a message about an unknown setting: where else its name is one, or the nearest name here."""
-    name, near = str(place[-1]), _fields_at(place[:-1], model)
+    name = str(place[-1])
     others = [".".join(other) for other in _paths(model) if other[-1] == name]
     if 0 < len(others) <= MOST_PLACES:
         return f"did you mean {' or '.join(others)}?"
-    return nearest(name, near)
+    return nearest(name, _fields_at(place[:-1], model))
 
 
 def _paths(model: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

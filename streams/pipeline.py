@@ -42,8 +42,7 @@ def run_stages(
     """Return grouping and curriculum of a run, and group scoring, resampling and delivery if the run asks for them.
 
     `partitions` of the event topics share the budget of resampling; `concurrency` bounds the calls of reward functions
-    over groups. Raises ConfigurationError for a reward over groups
-    that is not registered.
+    over groups. Raises ConfigurationError for one that is not registered.
     """
     grouping, curriculum = PureAsEffects(GroupingStage(run)), PureAsEffects(CurriculumStage(run))
     stages: list[AnyStage] = [grouping]

@@ -218,9 +218,9 @@ class Episode:
         parent_id = self.parent.id if self.parent else None
         fields = dict(fields)
         conversation, message = fields.pop("conversation", None), fields.pop("message", None)
-        if conversation not in (None, "") and self.parent is None:
-            self._conversation = ids.conversation_name(nonempty_text(conversation))
-            labels["conversation"] = self.outbox.redacted(readable_text(conversation), "labels") or ""
+        if conversation is not None and self.parent is None:
+            self._conversation = ids.conversation_name(conversation)
+            labels["conversation"] = self.outbox.redacted(conversation, "labels") or ""
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
         if message is not None:
             self._join_conversation(message)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollbus.schemas.ids import PAUSE_PREFIX, reward_event_id
+from rollbus.schemas.ids import PAUSE_PREFIX, SEPARATOR, reward_event_id
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
@@ -26,7 +26,6 @@ from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
 
-_SEPARATOR = "\x1f"
 NEXT_TURN = "next_turn"
 """Name of the reports that a conversation gives."""
 BY_USER = "user"
@@ -75,7 +74,7 @@ class AliasState(StageState[AssemblyConfig]):
         """Derive which events wait for which alias."""
         self.by_alias.clear()
         for key in self.waiting.rows:
-            self.by_alias[key.partition(_SEPARATOR)[0]].add(key)
+            self.by_alias[key.partition(SEPARATOR)[0]].add(key)
         self.order = 1 + max((row.order for row in self.waiting.rows.values()), default=0)
         super().rebuild()
 
@@ -150,7 +149,7 @@ def _take_in(state: AliasState, record: Event, incoming: Incoming) -> Iterable[O
     ):
         detail = f"reward {record.name!r} without the signature of source {record.source!r}"
         return [_drop(state, record.event_id, DropReason.REWARD_NOT_ALLOWED, detail)]
-    name = record.event_id if signer is None else f"{record.event_id}{_SEPARATOR}{signer}"
+    name = record.event_id if signer is None else f"{record.event_id}{SEPARATOR}{signer}"
     return _resolve(state, record, incoming.data, name, signer) if _is_first_time(state, name) else ()
 
 
@@ -187,7 +186,7 @@ def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> It
     state.due.watch("a" + record.alias)
     keys = state.by_alias.pop(record.alias, set())
     for key in sorted(keys, key=lambda key: state.waiting.rows[key].order):
-        signer = next(iter(key.split(_SEPARATOR)[2:]), None)
+        signer = next(iter(key.split(SEPARATOR)[2:]), None)
         yield _with_episode(state.waiting.rows[key].get(), target, signer)
         state.waiting.delete(key)
 
@@ -203,7 +202,7 @@ def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: s
     if target := state.targets.get(alias):
         yield _with_episode(record, target, signer)
         return
-    key = f"{alias}{_SEPARATOR}{name}"
+    key = f"{alias}{SEPARATOR}{name}"
     state.waiting.put(key, KeptRecord(data, state.clock.now_ms, state.order, record))
     state.order += 1
     state.by_alias[alias].add(key)
@@ -280,7 +279,7 @@ def _drop_expired(state: AliasState) -> Iterator[Outgoing]:
         elif key[0] == "s":
             state.seen.delete(name)
         else:
-            alias, event_id, *_ = name.split(_SEPARATOR)
+            alias, event_id, *_ = name.split(SEPARATOR)
             state.by_alias[alias].discard(name)
             if not state.by_alias[alias]:
                 del state.by_alias[alias]

@@ -4,8 +4,9 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.events import Event
-from rollbus.streams.stages.assembly.rows import NEVER_TAKEN, SEPARATOR, EventRow
+from rollbus.streams.stages.assembly.rows import NEVER_TAKEN, EventRow
 from rollbus.streams.state.rows import kept_record
 
 _OF_SENDER = ("root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms", "producer", "environment")

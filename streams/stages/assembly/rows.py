@@ -16,7 +16,6 @@ from rollbus.schemas.records.events import (
 from rollbus.streams.state.rows import json_codec
 from rollbus.streams.state.table import RowCodec
 
-SEPARATOR = "\x1f"
 Kind = Literal["s", "t", "o", "r", "e", "w", "x", "n", "!"]
 KINDS: dict[type, Kind] = {
     EpisodeStarted: "s",

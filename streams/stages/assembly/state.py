@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.events import EpisodeStarted, Event, RewardReported
 from rollbus.schemas.records.trajectories import Reward
@@ -22,7 +23,6 @@ from rollbus.streams.stages.assembly.rows import (
     NEVER_TAKEN,
     NOT_ALLOWED,
     REFUSED,
-    SEPARATOR,
     STUBS,
     EventRow,
     Kind,

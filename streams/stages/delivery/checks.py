@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import CheckConfig, DeliveryConfig
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.streams.stages.delivery.evidence.evaluation_checks import (
@@ -12,7 +13,7 @@ from rollbus.streams.stages.delivery.evidence.evaluation_checks import (
     check_against,
     check_limit,
 )
-from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState
+from rollbus.streams.stages.delivery.state import DeliveryState
 
 
 @dataclass(frozen=True, slots=True)

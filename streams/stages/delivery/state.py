@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
@@ -21,7 +22,6 @@ from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage_state import StageState
 from rollbus.streams.state.table import RowCodec, Table
 
-SEPARATOR = "\x1f"
 MOST_STRATA = 100
 """Tasks that are compared with themselves; episodes of all others are compared with one another."""
 MOST_PRINCIPALS = 1_000

@@ -7,11 +7,12 @@ their rewards do. Only the reward and the components that a metric asks for are 
 from collections import Counter
 from dataclasses import replace
 
+from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.config import DeliveryConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.streams.stages.delivery.evidence.waiting import Delays, choose_wait
 from rollbus.streams.stages.delivery.metric_verdicts import is_waited_for, known_values, metrics_of
-from rollbus.streams.stages.delivery.state import SEPARATOR, DeliveryState, FollowedEpisode
+from rollbus.streams.stages.delivery.state import DeliveryState, FollowedEpisode
 
 MOST_FOLLOWED = 500
 """Of each version at once."""

@@ -17,7 +17,7 @@ def problem_key(score: Score, strategy: str) -> str:
     """
     if score.group_id is not None:
         return f"group:{score.group_id}"
-    return _example(score) if strategy != "by_prompt" and score.example_id is not None else _prompt(score)
+    return _prompt(score) if _is_by_prompt(score, strategy) else _example(score)
 
 
 def open_group_key(score: Score, strategy: str) -> str:
@@ -25,7 +25,7 @@ def open_group_key(score: Score, strategy: str) -> str:
     base = problem_key(score, strategy)
     if score.group_id is not None:
         return base
-    tools = score.tools_hash if base == _prompt(score) else ""
+    tools = score.tools_hash if _is_by_prompt(score, strategy) else ""
     return SEPARATOR.join((base, score.model, tools))
 
 
@@ -55,6 +55,10 @@ def example_key(score: Score) -> str:
     """Return the key of what an example has earned, or, without one, its prompt."""
     key = _prompt(score) if score.example_id is None else _example(score)
     return f"{key}{SEPARATOR}{score.model}"
+
+
+def _is_by_prompt(score: Score, strategy: str) -> bool:
+    return strategy == "by_prompt" or score.example_id is None
 
 
 def _example(score: Score) -> str:

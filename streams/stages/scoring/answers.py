@@ -183,7 +183,7 @@ def _read_only(subject: Subject) -> Subject:
 
 def _is_asked(reward: ComponentConfig, subject: Subject) -> bool:
     """Say whether a trajectory is in a component's sample: always the same; groups are all in it."""
-    if not isinstance(reward, RewardConfig) or not isinstance(subject, Trajectory):
+    if not isinstance(reward, RewardConfig) or reward.share == 1 or not isinstance(subject, Trajectory):
         return True
     draw_digest = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
     return int.from_bytes(draw_digest, "big") < reward.share * 2**56

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -203,3 +203,21 @@ async def test_a_request_that_fails_leaves_its_version_to_the_others(
     assert is_closed.is_set(), "the last request that uses it closes it"
     await ask(messages=MESSAGES)
     assert sampler._samplers[0] is not opened
+
+
+async def test_versions_that_two_requests_find_unused_are_closed_once(backend: HostedModel) -> None:
+    closed: list[str] = []
+
+    class UnusedSampler:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self) -> None:
+            closed.append(self.name)
+            await asyncio.sleep(0)
+
+    sampler = backend._sampler
+    assert sampler is not None
+    sampler._users.update({cast(Any, UnusedSampler(name)): 0 for name in ("older", "newer")})
+    await asyncio.gather(sampler._close_unused(), sampler._close_unused())
+    assert closed == ["older", "newer"]

@@ -175,8 +175,10 @@ class HostedSampler:
             if version not in kept_versions and not self._users[sampler]:
                 del self._samplers[version]
         kept_samplers = set(self._samplers.values())
-        unused_samplers = [sampler for sampler, users in self._users.items() if not users]
+        unused_samplers = [
+            sampler for sampler, users in self._users.items() if not users and sampler not in kept_samplers
+        ]
         for sampler in unused_samplers:
-            if sampler not in kept_samplers:
-                del self._users[sampler]
-                await sampler.close()
+            del self._users[sampler]  # before anything is waited for: another request looks for what is unused, too
+        for sampler in unused_samplers:
+            await sampler.close()

@@ -67,6 +67,7 @@ class PlayLimits(FrozenSettings):
     """How the tasks of a validation are played."""
 
     concurrency: int = Field(default=16, ge=1)
+    """Episodes at a time."""
     timeout_s: float = Field(default=120.0, gt=0)
     """For one try of one episode."""
 
@@ -75,6 +76,7 @@ class ValidationSettings(PlayLimits):
     """Held-out tasks that versions are measured on; see `trainer.validation`."""
 
     name: str = "held-out"
+    """Of its evaluations, in SQL and in the rules that decide by them."""
     agent: str
     """What plays an episode: an entry point of `rollbus.evaluation_agents`, or `module:function`."""
     dataset: Path | None = None
@@ -111,12 +113,11 @@ class TrainerSection(FrozenSettings):
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionRule | None = None
+    """None serves a candidate only when an operator promotes it."""
     validation: ValidationSettings | None = None
     """Measure versions during training; None does not."""
     on_rejected: Literal["stop", "skip"] = "stop"
     """What happens to a batch that the backend refuses for good."""
-    retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
-    """A failed step is tried again after each; then the run stops."""
     alarm: CollapseLimits | None = CollapseLimits()
     """Pause the run if training diverges; null never does, and a limit of null is not watched."""
 
@@ -141,6 +142,9 @@ class TrainerSettings(TrainerSection):
     """The model of a backend that the trainer drives itself."""
     endpoint_port: int = 8000
     """Of that model."""
+    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
+    """A failed step is tried again after each; then the run stops, as what lasts for minutes is seldom over by itself.
+    """
     alarm_window_steps: int = WINDOW_STEPS
     """Of the alarm: the median of so many steps is compared with its limits."""
     max_skipped_in_a_row: int = 10

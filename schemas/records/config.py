@@ -58,9 +58,11 @@ class AssemblyConfig(Config):
     target_functions: tuple[str, ...] = ()
     """Turns of other functions are context only; empty means all."""
     target_model: ModelName | None = None
+    """Turns of other models are context only; None means all."""
     min_episode_length: int = Field(default=1, ge=1)
     """Fewest turns a trajectory must have."""
     include_tool_calls: bool = True
+    """False leaves tool calls out of trajectories."""
     reward_sources: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Which sources may set, supersede and retract the reward of a name; `*` is every name that is not listed.
     Any source may set a name without a rule."""
@@ -112,7 +114,9 @@ class ComponentConfig(Config):
     weight: float = 1.0
     """0 only measures: the score does without its value, and without its success."""
     timeout_s: float = Field(default=30.0, gt=0)
+    """Of one call of the function."""
     options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """Handed to the function: docs/rewards.md."""
 
 
 class RewardConfig(ComponentConfig):
@@ -135,6 +139,7 @@ class ScoringConfig(Config):
     """Without this setting every reported reward counts, whatever its name."""
     clip_low: float | None = None
     clip_high: float | None = None
+    """Bounds of the weighted sum; a score outside is the bound."""
     concurrency: int = Field(default=CONCURRENCY, ge=1)
     """Calls of reward functions in flight per partition, of those over groups likewise."""
 
@@ -179,7 +184,9 @@ class GroupingConfig(Config):
     same_prompt: bool = False
     """True: an attempt whose prompt or tools differ from those of its group's first is dropped as `group_mismatch`."""
     group_size: int = Field(default=8, ge=1)
+    """Attempts with which a group closes."""
     min_group_size: int = Field(default=2, ge=1)
+    """Fewest attempts of a group that closes short: those of a smaller one are dropped as `incomplete_group`."""
     window_ms: int = Field(default=10 * MINUTE_MS, gt=0)
     """Stream time after its first score when a group closes short."""
     reward_wait_ms: int = Field(default=24 * 60 * MINUTE_MS, ge=0)
@@ -188,6 +195,7 @@ class GroupingConfig(Config):
     """How long each score waits even if it has a reward; None learns it for each task from how late
     rewards change, up to `window_ms`."""
     advantage: Literal["mean", "mean_std", "unbiased_std", "leave_one_out"] = "leave_one_out"
+    """Reward less the group's mean, as it is or divided by the deviation, or less the mean of the others."""
     credit: Literal["trajectory", "turn"] = Field(default="trajectory", exclude_if=lambda value: value == "trajectory")
     """Who earned the rewards of single turns: every token of the trajectory alike, or the turns themselves."""
     turn_discount: float = Field(default=0.0, ge=0, le=1, exclude_if=_is_empty)
@@ -223,20 +231,30 @@ class CurriculumConfig(Config):
 
     mode: Literal["off", "harness", "pools", "advantage_range", "surprise"] = "off"
     groups_per_window: int = Field(default=64, ge=1)
+    """Groups that are compared with one another."""
     window_span_ms: int | None = Field(default=None, gt=0)
+    """Stream time after which a window closes with fewer; None waits for all."""
     initial_percentile: Share = 0.3
+    """`harness`: the share of a window's groups that is admitted at first, those with the best mean reward."""
     increment_percentile: Share = 0.2
+    """`harness`: by how much that share grows."""
     expansion_interval: int = Field(default=5, ge=1)
+    """`harness`: windows between two growths."""
     min_reward_diff: float = 0.1
+    """`harness`, `pools`: a group whose rewards differ by less is not admitted."""
     sort_ascending: bool = False
+    """`harness`: True admits those with the worst mean reward first."""
     random_subsample: Share | None = None
+    """`harness`: the share of the admitted groups that is kept."""
     seed: int = 0
+    """Of what `harness` and `pools` choose by chance: the same in every replay."""
     hard_below: float = 0.25
     """`pools`: a problem is hard if the mean reward of its last group was below this, easy if above the other. Of what
     lies between all are admitted."""
     easy_above: float = 0.75
     hard_share: float = Field(default=0.2, ge=0, le=1)
     easy_share: float = Field(default=0.2, ge=0, le=1)
+    """`pools`: the shares of the hard and the easy problems' groups that are admitted."""
     least_advantage: float = Field(default=0.0, ge=0)
     """`advantage_range`: a group of which no advantage is further from 0 than this is not admitted."""
     surprise_share: Share = Field(default=0.5, exclude_if=lambda value: value == 0.5)
@@ -255,12 +273,15 @@ class BatchingConfig(Config):
     """Admitted groups to training batches."""
 
     groups_per_step: int = Field(default=16, ge=1)
+    """Groups or single attempts of a training step."""
     batches_ahead: int = Field(default=1, ge=1)
     """Batches that may be open (cut, without an outcome)."""
     max_waiting_groups: int = Field(default=64, ge=1)
     """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`, and of a principal
     that has more than its turn beside others as `source_share`."""
     max_off_policy_steps: int = Field(default=4, ge=0)
+    """Versions by which an attempt may be older than the one that its step begins with; older ones are dropped as
+    `stale`."""
     max_share_per_source: dict[str, Share] = Field(default_factory=dict, exclude_if=_is_empty)
     """By label, such as `user`: most of a training step that the episodes with one value of it may be. The trainer
     drops what is more as `source_share`, and everything if there are fewer than 1 / share sources."""
@@ -415,7 +436,9 @@ class RunConfig(Config):
     """One model's training over the log."""
 
     run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
+    """Its name in the log, in commands and in SQL."""
     model: ModelName = "agent"
+    """Name that agents ask for."""
     filter: FilterConfig = FilterConfig()
     grouping: GroupingConfig = GroupingConfig()
     curriculum: CurriculumConfig = CurriculumConfig()

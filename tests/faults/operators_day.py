@@ -244,5 +244,5 @@ def settings_of_the_day(judge: Judge, machine: Path) -> dict[str, Any]:
         "judge": {"base_url": judge.url, "model": "grader"},
         "scoring": {"rewards": rewards},
         "runs": [{"run_id": "main", "curriculum": {"groups_per_window": 2}, "batching": batching}],
-        "trainer": {"backend": backend, "retry_pauses_s": [1.0] * 60},
+        "trainer": {"backend": backend},
     }

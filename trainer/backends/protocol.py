@@ -101,6 +101,7 @@ class TrainConfig(FrozenSettings):
 
     learning_rate: float = Field(default=1e-5, gt=0)
     loss: Literal["cispo", "ppo", "dppo", "importance_sampling", "dro"] = "cispo"
+    """Their formulas: docs/losses.md."""
     advantages: Literal["given", "art"] = "given"
     """`given` trains on `TrainTrajectory.advantage`; `art` computes and scales them as ART does."""
     distill: Distillation | None = None
@@ -136,9 +137,11 @@ class TrainConfig(FrozenSettings):
     sequence_mask_bounds: tuple[float, float] | None = None
     """Least and greatest measure of a sequence that trains."""
     kl_coefficient: float = Field(default=0.0, ge=0)
+    """Of the KL to the reference version; 0 needs no reference."""
     kl_estimator: Literal["k1", "k3"] = "k1"
     """`k1` is subtracted from the advantages, centred; `k3` is added to the loss."""
     kl_reference_version: int = Field(default=0, ge=0)
+    """0 is the base model."""
     behaviour_kl_coefficient: float = Field(default=0.0, ge=0)
     """Of the squared log-ratio to the behaviour policy, in the loss."""
     aggregation: Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"] = "token_mean"
@@ -148,7 +151,9 @@ class TrainConfig(FrozenSettings):
     off_policy_mask_threshold: float | None = None
     """Drop sequences of negative advantage whose mean (behaviour − current) log-prob exceeds this."""
     entropy_bonus: float = 0.0
+    """Coefficient of the mean entropy of the tokens' distributions, which the loss is lowered by."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Longer gradients are scaled to it."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     adam_beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)

@@ -42,8 +42,8 @@ class Target:
     declared_ms: int
     """Stream time."""
     is_conversation: bool = False
-    is_silent: bool = False
-    """Whether the user's silence was reported."""
+    is_followed: bool = False
+    """Whether it is known what the user did next: a signal about the last turn, or silence."""
 
 
 _TARGET: RowCodec[Target] = json_codec(
@@ -53,7 +53,7 @@ _TARGET: RowCodec[Target] = json_codec(
         row.started_at_ms,
         row.declared_ms,
         row.is_conversation,
-        row.is_silent,
+        row.is_followed,
     ],
     lambda plain: Target(*plain),
 )
@@ -103,9 +103,9 @@ class AliasState(StageState[AssemblyConfig]):
         return self.clock.since(row.declared_ms) + (max(wait_ms, config.pause_ms) if is_pause(alias) else wait_ms)
 
     def silent_ms(self, row: Target) -> int | None:
-        """Return when a conversation's silence is to be reported; None if it never is, or was."""
+        """Return when a conversation's silence is to be reported; None if it never is, or the user did something."""
         silence_ms = self.config.value.silence_ms
-        if silence_ms is None or not row.is_conversation or row.is_silent:
+        if silence_ms is None or not row.is_conversation or row.is_followed:
             return None
         return self.clock.since(row.declared_ms) + silence_ms
 
@@ -182,13 +182,16 @@ def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> It
         state.clock.now_ms,
         is_conversation=record.conversation,
     )
+    keys = sorted(state.by_alias.pop(record.alias, set()), key=lambda key: state.waiting.rows[key].order)
+    for key in keys:
+        signer = next(iter(key.split(SEPARATOR)[2:]), None)
+        waiting_event = state.waiting.rows[key].get()
+        if _speaks_of_last_turn(waiting_event):
+            target = replace(target, is_followed=True)
+        yield _with_episode(waiting_event, target, signer)
+        state.waiting.delete(key)
     state.targets.put(record.alias, target)
     state.due.watch("a" + record.alias)
-    keys = state.by_alias.pop(record.alias, set())
-    for key in sorted(keys, key=lambda key: state.waiting.rows[key].order):
-        signer = next(iter(key.split(SEPARATOR)[2:]), None)
-        yield _with_episode(state.waiting.rows[key].get(), target, signer)
-        state.waiting.delete(key)
 
 
 def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: str | None) -> Iterator[Outgoing]:
@@ -200,6 +203,8 @@ def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: s
         yield Outgoing(EPISODE_EVENTS, record.root_episode_id, record, signer)
         return
     if target := state.targets.get(alias):
+        if _speaks_of_last_turn(record):
+            state.targets.put(alias, replace(target, is_followed=True))
         yield _with_episode(record, target, signer)
         return
     key = f"{alias}{SEPARATOR}{name}"
@@ -207,6 +212,11 @@ def _resolve(state: AliasState, record: Event, data: bytes, name: str, signer: s
     state.order += 1
     state.by_alias[alias].add(key)
     state.due.watch("w" + key)
+
+
+def _speaks_of_last_turn(event: Event) -> bool:
+    """Say whether an event reports what a user did after the last turn."""
+    return isinstance(event, RewardReported) and bool(event.signal) and event.turn_event_id is None
 
 
 def is_pause(alias: str) -> bool:
@@ -264,7 +274,7 @@ def _pass_time_of_alias(state: AliasState, alias: str) -> Iterator[Outgoing]:
     if silent_ms is not None and silent_ms <= now_ms:
         event_id = reward_event_id(row.episode_id, NEXT_TURN, "silence")
         yield _report_signal(row, "silence", event_id, now_ms, None)
-        state.targets.put(alias, replace(row, is_silent=True))
+        state.targets.put(alias, replace(row, is_followed=True))
     if state.forgotten_ms(alias, row) <= now_ms:
         state.targets.delete(alias)
     else:

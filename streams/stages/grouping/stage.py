@@ -117,6 +117,8 @@ class GroupingStage(RunStage[GroupingState]):
             return  # whatever it is worth, this run cannot use it, as the drop of its first revision says
         self._learn_reward_time(state, score, mark.value, mark.arrived_ms)
         state.marks.put(score.trajectory_id, replace(mark, revision=score.revision, value=score.value))
+        if score.value is None and mark.value is None and not score.excluded:
+            return  # it said nothing before and says nothing now: no reward came too late
         reason = DropReason.EXCLUDED if score.excluded else DropReason.GROUP_CLOSED
         waited_ms = mark.decided_ms - state.clock.since(mark.arrived_ms)
         detail = f"revised {state.clock.now_ms - mark.decided_ms} ms after it was decided; it had waited {waited_ms} ms"

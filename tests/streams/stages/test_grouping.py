@@ -142,6 +142,15 @@ def test_a_revision_before_the_close_replaces_and_after_it_is_counted() -> None:
     assert (drop.reason, drop.unit, drop.trajectory_ids) == ("group_closed", "event", ())
 
 
+def test_a_late_revision_that_still_gives_no_value_is_no_drop() -> None:
+    stepper = grouping(reward_wait_ms=20_000)
+    score = make_score("t0", None, outcome="missing")
+    assert stepper.feed(score) == []
+    assert reasons(stepper.tick(21)) == ["score_missing"]
+    assert stepper.feed(replace(score, revision=1)) == []
+    assert reasons(stepper.feed(replace(score, revision=2, value=1.0, outcome="scored"))) == ["group_closed"]
+
+
 @pytest.mark.parametrize("fields", [{"untrainable_reason": "no_token_ids", "trainable": False}, {"model": "other"}])
 def test_a_late_reward_of_a_score_that_the_run_cannot_use_is_no_drop(fields: dict[str, Any]) -> None:
     stepper = grouping()

@@ -18,6 +18,7 @@ from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import (
     make_alias,
+    make_alias_reward,
     make_closed,
     make_ended,
     make_excluded,
@@ -133,6 +134,25 @@ def test_silence_is_reported_once_and_ends_with_the_next_message() -> None:
     assert flow.tick(30) == []
     (spoken_after,) = flow.say(spoken("c1", "e2", "thanks"))
     assert (spoken_after.value, [turn.signal for turn in spoken_after.turn_rewards]) == (1.0, ["thanks"])
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_who_spoke_by_a_report_was_not_silent(is_early: bool) -> None:
+    flow = Flow()
+    reply = make_alias_reward("conversation:c1", None, signal="reply", comment="thanks")
+    begin = spoken("c1", "e1", "where is my parcel")
+    flow.say(*((reply, begin) if is_early else (begin, reply)))
+    (score,) = flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
+    assert (score.value, [turn.signal for turn in score.turn_rewards]) == (1.0, ["thanks"])
+    assert flow.tick(30) == []
+
+
+def test_a_report_on_an_earlier_turn_does_not_end_the_silence_after_the_last() -> None:
+    flow = Flow()
+    earlier = make_alias_reward("conversation:c1", None, signal="retry", turn_event_id="t0")
+    flow.say(spoken("c1", "e1", "where is my parcel"), earlier)
+    flow.events(*one_turn_episode("e1", "where is my parcel", "DELIVERY"))
+    assert [score.revision for score in flow.tick(30)] == [1]
 
 
 def test_a_conversation_is_forgotten_after_the_late_horizon() -> None:

@@ -5,11 +5,12 @@
 Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
 updates. Tickets, agents, verdicts, advantages and loss are the demo's; `default` is its job with eight attempts each.
 The trials `single` make one attempt at each ticket, held against what the grouping stage expects of it; in `words` the
-reward is what `next_turn` reads in what the example's customers say, and nobody gives a verdict; in `hints` what
-corrects an answer is a hint, too, as with the setting `distill`. Prints the share of the demo's unseen tickets that the
-most probable answer names rightly, with its 95 % interval, as traffic goes on. Nothing is timed, so trials may run
-beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is a regression on
-words, which takes seconds: what the signal and the steps alone allow.
+reward is what `next_turn` reads in what the example's customers say, and nobody gives a verdict; in `judge` it is what
+`next_turn_judge` is told of these words by an endpoint, a script that is right or that errs in one of twenty; in
+`hints` what corrects an answer is a hint, too, as with the setting `distill`. Prints the share of the demo's unseen
+tickets that the most probable answer names rightly, with its 95 % interval, as traffic goes on. Nothing is timed, so
+trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is
+a regression on words, which takes seconds: what the signal and the steps alone allow.
 """
 
 import argparse
@@ -19,12 +20,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.model.regression import Attempt, RegressionPolicy
 from rollbus.demo.routing.customers import verdict_of
@@ -37,9 +39,12 @@ from rollbus.schemas.records.config import GroupingConfig, RunConfig
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.streams.rewards.contract import RewardContext
-from rollbus.streams.rewards.next_turn.exchanges import NextTurn
-from rollbus.streams.rewards.next_turn.rules import HINTS, speak
+from rollbus.schemas.records.trajectories import Reward
+from rollbus.streams.rewards.contract import RewardContext, TurnValues
+from rollbus.streams.rewards.endpoint import Endpoint
+from rollbus.streams.rewards.next_turn.judge import next_turn_judge
+from rollbus.streams.rewards.next_turn.rules import next_turn
+from rollbus.streams.stages.alias import NEXT_TURN
 from rollbus.streams.stages.curriculum.batching import centred
 from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.streams.stages.grouping.stage import GroupingStage
@@ -60,8 +65,10 @@ from rollbus.trainer.backends.model_settings import LogprobsMode, LoraConfig
 from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import make_sequences, weigh_trajectories
 from rollbus.trainer.validation.evaluation import wilson_interval
-from tests.builders import make_score
+from tests.builders import make_score, make_trajectory
+from tests.services.judges import DeskJudge, ErringDeskJudge
 from tests.stepper import Stepper
+from tests.web import serve
 
 SAMPLED_TOGETHER = 32
 """Single attempts between two looks at whether a step is full."""
@@ -83,8 +90,8 @@ class Trial:
     """How often the learner steps on each batch."""
     kl: float = RoutingJob.kl
     """Coefficient of the KL to the base model (k3) in the loss."""
-    in_words: bool = False
-    """Whether the reward is what a customer says next, in place of a verdict."""
+    reward_from: Literal["verdicts", "rules"] | type[DeskJudge] = "verdicts"
+    """What an answer was worth: late verdicts, or what the rules or a judge make of a customer's next words."""
     distill: Distillation | None = None
     """How what corrects an answer becomes advantages of its tokens, of rewards in words alone."""
 
@@ -104,12 +111,14 @@ TRIALS = {
     "single-16": Trial(group_size=1, groups=16),
     "single-8": Trial(group_size=1, groups=8),
     "single-16-two-updates": Trial(group_size=1, groups=16, updates=2),
-    "single-words": Trial(group_size=1, groups=64, in_words=True),
-    "single-words-32": Trial(group_size=1, groups=32, in_words=True),
-    "single-words-16": Trial(group_size=1, groups=16, in_words=True),
+    "single-words": Trial(group_size=1, groups=64, reward_from="rules"),
+    "single-words-32": Trial(group_size=1, groups=32, reward_from="rules"),
+    "single-words-16": Trial(group_size=1, groups=16, reward_from="rules"),
+    "single-judge-16": Trial(group_size=1, groups=16, reward_from=DeskJudge),
+    "single-erring-judge-16": Trial(group_size=1, groups=16, reward_from=ErringDeskJudge),
     "orders-single-16": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=16),
     "orders-single-64": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=64),
-    "single-hints-16": Trial(group_size=1, groups=16, in_words=True, distill=Distillation()),
+    "single-hints-16": Trial(group_size=1, groups=16, reward_from="rules", distill=Distillation()),
 }
 
 
@@ -256,8 +265,16 @@ class Groups:
 class Singles:
     """One attempt at each ticket: its reward, and its advantage by the grouping stage itself."""
 
-    def __init__(self, policy: Policy | RegressionPolicy, trial: Trial, seed: int, chance: random.Random) -> None:
+    def __init__(
+        self,
+        policy: Policy | RegressionPolicy,
+        trial: Trial,
+        seed: int,
+        chance: random.Random,
+        judge: Endpoint | None = None,
+    ) -> None:
         self._policy, self._trial, self._seed, self._chance = policy, trial, seed, chance
+        self._judge = judge
         self._task = trial.job.task
         self._look_up = look_up_in(self._task.traffic, seed)
         grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage="mean_std")
@@ -301,15 +318,26 @@ class Singles:
 
     def _reward(self, ticket: Ticket, team: str | None) -> tuple[float | None, str]:
         """Return the reward of an answer, None if nobody says anything or nothing clear, and what may be a hint."""
-        if not self._trial.in_words:
+        if self._trial.reward_from == "verdicts":
             verdict = verdict_of(ticket, self._seed)
             return None if verdict is None else float(team == verdict.teams[-1]), ""
         rng = random.Random(f"words:{self._seed}:{ticket.order}")
         words = customers_words(team == ticket.team, ticket.team, rng)
         if words is None:
             return None, ""
-        rule, value = speak(NextTurn("", "reply", ticket.text, team or "", words), RewardContext("next"))
-        return value, words if rule in HINTS else ""
+        values = self._read_words(ticket, team or "", words)
+        return values.total, words if any(turn.is_hint for turn in values.turns) else ""
+
+    def _read_words(self, ticket: Ticket, answer: str, words: str) -> TurnValues:
+        """Return what the trial's component of scoring makes of a customer's next words."""
+        trajectory = make_trajectory(ticket.order, text=answer, reward=None)
+        (turn,) = trajectory.turns
+        reply = Reward(event_id=f"said-{ticket.order}", name=NEXT_TURN, value=0.0, signal="reply", comment=words)
+        question = replace(turn, added_messages=(Message(role="user", content=ticket.text),))
+        trajectory = replace(trajectory, turns=(question,), rewards=(reply,))
+        if self._judge is None:
+            return next_turn(trajectory, RewardContext(NEXT_TURN))
+        return asyncio.run(next_turn_judge(trajectory, RewardContext(NEXT_TURN, ask=self._judge)))
 
 
 def customers_words(is_right: bool, team: str, rng: random.Random) -> str | None:
@@ -333,13 +361,21 @@ def learn(name: str, seed: int, every: int, policy: Policy | RegressionPolicy) -
         print(f"{name}, seed {seed}: {tickets} tickets, {policy.version} steps: {share} % [{low}, {high}]", flush=True)
 
     numbers = iter(range(amounts.episodes))
-    batches = (Singles if trial.group_size == 1 else Groups)(policy, trial, seed, chance)
-    for begun in range(0, amounts.episodes, every):
-        next_numbers = islice(numbers, every)
-        while batch := batches.next_batch(next_numbers):
-            policy.train(batch, trial)
-        evaluate(min(begun + every, amounts.episodes))
-    policy.close()
+    with ExitStack() as stack:
+        stack.callback(policy.close)
+        batches: Groups | Singles
+        if trial.group_size > 1:
+            batches = Groups(policy, trial, seed, chance)
+        elif isinstance(trial.reward_from, type):
+            judge = Endpoint(f"{stack.enter_context(serve(trial.reward_from))}/v1", "desk-judge")
+            batches = Singles(policy, trial, seed, chance, judge)
+        else:
+            batches = Singles(policy, trial, seed, chance)
+        for begun in range(0, amounts.episodes, every):
+            next_numbers = islice(numbers, every)
+            while batch := batches.next_batch(next_numbers):
+                policy.train(batch, trial)
+            evaluate(min(begun + every, amounts.episodes))
 
 
 def main() -> None:

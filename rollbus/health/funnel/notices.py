@@ -180,14 +180,18 @@ def find_held_canary(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterab
 
 
 def find_outsized_episode(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
-    """Yield that one episode moved most of a step: its reward is of another size than all others'."""
+    """Yield that one episode moved most of a step: a rare success, or a reward of another size than all others'."""
     influence = numbers.influence
     if influence.largest > OUTSIZED:
         what = (
             f"trajectory {influence.trajectory} alone has {influence.largest:.0%} of the absolute advantage of step "
-            f"{influence.step}: its reward is far from those of all other groups"
+            f"{influence.step}: its reward is far from those of the other groups"
         )
-        yield Notice("outsized_episode", what, "`scoring: {clip_low: …, clip_high: …}` bounds what one reward can be")
+        remedy = (
+            "`scoring: {clip_low: …, clip_high: …}` bounds what one reward can be; if it is a rare success, a larger "
+            "`batching: groups_per_step:` gives it less of a step"
+        )
+        yield Notice("outsized_episode", what, remedy)
 
 
 def find_share_without_bound(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:

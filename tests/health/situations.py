@@ -84,6 +84,8 @@ def records() -> Iterator[tuple[str, Any]]:
         yield from _episode(f"wait-{number}")
     for number in range(5):
         yield "episode-events", replace(make_reward(f"late-{number}", sequence=9), name="thumbs")
+        silence = make_reward(f"late-{number}", None, name="next_turn", signal="silence", source="user")
+        yield "episode-events", silence
     for number in range(2):
         detail = "reward 'thumbs' by source 'user' and principal 'stranger', episode late-1"
         yield "drops", _refusal(f"report-{number}", DropReason.TOO_MANY_REPORTS, detail)

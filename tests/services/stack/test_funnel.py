@@ -53,6 +53,7 @@ def test_each_situation_is_reported_by_status_and_by_the_page(
     missing = [(name, where) for name, words in SENTENCES.items() for where, text in texts.items() if words not in text]
     assert missing == [], texts["json"]
     assert "cannot train" in texts["json"]
+    assert "'next_turn'" not in texts["json"], "nobody can report a user's silence earlier"
 
 
 def sentences(answer: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 -- name: funnel_rewards
 -- Reports of rewards since a time, by name; how many came after their trajectory was dropped for want of them, and how
--- long after it was assembled.
+-- long after it was assembled. A user's silence is no report that somebody could have made earlier.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param since_ms Int64 = 0 : milliseconds since 1970, by the broker's clock
@@ -16,7 +16,8 @@ FROM
 (
     SELECT cityHash64(episode_id) AS episode_key, toString(name) AS name, min(kafka_timestamp) AS at
     FROM rewards
-    WHERE namespace = {namespace:String} AND episode_id != '' AND NOT retracted AND kafka_timestamp >= since
+    WHERE namespace = {namespace:String} AND episode_id != '' AND NOT retracted AND signal != 'silence'
+        AND kafka_timestamp >= since
     GROUP BY episode_key, event_id, name
 ) AS reports
 LEFT JOIN

@@ -1,5 +1,6 @@
 """Patch libraries at their import: a finder in front of the others, which finds a module by asking them.
 
+It asks only those behind itself: two that asked one another would never end.
 A module whose loader takes no attribute is not patched: its code is then not ours to follow, and the import must go on.
 """
 
@@ -8,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from itertools import dropwhile, islice
 from types import ModuleType
 from typing import Any
 
@@ -32,11 +34,11 @@ class PatchAtImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders find, with our patch behind the module's own code."""
+        """Return what the finders behind this one find, with our patch behind the module's own code."""
         if fullname not in self._names:
             return None
-        for finder in tuple(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        for finder in islice(dropwhile(lambda finder: finder is not self, tuple(sys.meta_path)), 1, None):
+            find = getattr(finder, "find_spec", None)
             if find is not None and (spec := find(fullname, path, target)) is not None:
                 self._patch_after_execution(fullname, spec.loader)
                 return spec  # type: ignore[no-any-return]

@@ -258,6 +258,21 @@ def test_a_library_that_is_imported_later_is_patched_then(tmp_path: Path, monkey
     assert later not in sys.meta_path
 
 
+def test_two_recorders_both_patch_a_library_that_is_imported_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_for_two.py").write_text("answer = 7")
+    monkeypatch.syspath_prepend(tmp_path)
+    patched: list[str] = []
+    hooks = [PatchAtImport({"late_for_two"}, lambda _, part=part: patched.append(part)) for part in ("first", "second")]
+    for hook in hooks:
+        hook.install()
+    importlib.import_module("late_for_two")
+    for hook in hooks:
+        hook.remove()
+    assert sorted(patched) == ["first", "second"]
+
+
 def test_a_library_newer_than_any_that_was_tried_is_recorded_and_named_once(
     recorder: Recorder,
     sink: MemorySink,

@@ -112,6 +112,7 @@ class AdapterBackend(JournaledBackend):
             raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
         self._finetune_run.adapter_message = status.message
         metadata = status.metadata or {}
+        numbers = {str(name): troubles.as_number(value) for name, value in metadata.items()}
         ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
         for trajectory_id in ids:
             self._finetune_run.submitted.pop(trajectory_id, None)
@@ -123,7 +124,7 @@ class AdapterBackend(JournaledBackend):
                 state="completed",
                 trained_ids=ids,
                 dropped={},
-                metrics={str(name): float(value) for name, value in metadata.items() if troubles.is_reward(value)},
+                metrics={name: number for name, number in numbers.items() if number is not None},
                 checkpoint=str(metadata.get("checkpoint") or ""),
             )
         )

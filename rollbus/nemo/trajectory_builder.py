@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from itertools import chain
-from typing import Any
+from typing import Any, SupportsFloat
 
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
 from nat.data_models.finetuning import TrajectoryCollection
@@ -88,7 +88,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
 
     async def compute_reward(self, output_item: Any, meta: dict[str, Any] | None = None) -> float | None:
         """Return an example's score; None without one, which is not 0."""
-        return float(output_item.score) if troubles.is_reward(output_item.score) else None
+        return troubles.as_number(output_item.score)
 
     def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Append a line to trajectory_builder_<run>.jsonl."""
@@ -126,11 +126,11 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             self._end(played, worth, item)
 
     async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:
-        worth = await self.compute_reward(item, meta)
-        if worth is not None:
-            troubles.require_type(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
-        shaped = troubles.step_rewards(item)
-        is_whole = shaped is not None and troubles.is_reward(worth) and troubles.is_reward(worth + sum(shaped))
+        reward = await self.compute_reward(item, meta)
+        if reward is not None:
+            troubles.require_type(reward, SupportsFloat, f"{type(self).__name__}.compute_reward", "a number or None")
+        worth, shaped = troubles.as_number(reward), troubles.step_rewards(item)
+        is_whole = worth is not None and shaped is not None and troubles.as_number(worth + sum(shaped)) is not None
         return worth if is_whole else None
 
     def _end(self, played: PlayedAttempt, worth: float | None, item: Any) -> None:

@@ -6,7 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, SupportsFloat
 
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 
@@ -107,30 +107,30 @@ def describe_crash(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def is_reward(value: object) -> TypeGuard[float]:
-    """Say whether a score can be a reward: a finite number."""
+def as_number(value: object) -> float | None:
+    """Return a score as a finite number, also one of NumPy, torch or `decimal`; None of anything else."""
     try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond what a float holds
-        return False
+        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+    except (TypeError, ValueError, OverflowError):  # an array of several, or a whole number beyond what a float holds
+        return None
+    return number if math.isfinite(number) else None
 
 
 def step_rewards(item: Any) -> list[float] | None:
     """Return the rewards of an evaluated example's steps; None where they are no numbers."""
+    values = getattr(item, "shaped_rewards", None)
     try:
-        values = list(getattr(item, "shaped_rewards", None) or ())
+        numbers = [as_number(value) for value in (() if values is None else values)]
     except TypeError:
         return None
-    return [float(value) for value in values] if all(map(is_reward, values)) else None
+    rewards = [number for number in numbers if number is not None]
+    return rewards if len(rewards) == len(numbers) else None
 
 
 def worth_of(item: Any) -> float | None:
     """Return an evaluated example's score with the rewards of its steps; None without a score, which is not 0."""
-    try:
-        worth = item.score + sum(getattr(item, "shaped_rewards", None) or ()) if is_reward(item.score) else None
-    except TypeError:
-        return None
-    return worth if is_reward(worth) else None
+    score, shaped = as_number(item.score), step_rewards(item)
+    return None if score is None or shaped is None else as_number(score + sum(shaped))
 
 
 def require_type(value: Any, expected_type: Any, method: str, words: str = "") -> None:

@@ -3,10 +3,13 @@
 import json
 import os
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from nat.data_models.finetuning import (
     EpisodeItem,
     EpisodeItemRole,
@@ -24,7 +27,7 @@ from rollbus.nemo.runs.folder import RunRecord, delete_run, newest_run
 from rollbus.nemo.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
-from tests.nemo.world import Endpoint, document, memory_bus, new_run, opened, read, run_epochs
+from tests.nemo.world import Endpoint, document, memory_bus, new_run, opened, parity, read, rows_in, run_epochs
 
 
 @pytest.mark.parametrize("torn", ["", "{}", "[]", '{"run_id"'])
@@ -51,6 +54,30 @@ class ScoredItem(EvalOutputItem):
 @pytest.mark.parametrize("item", [{"score": 10**400}, {"score": 1.0, "shaped_rewards": 0.5}])
 def test_a_score_that_cannot_be_summed_is_worth_nothing(item: dict[str, Any]) -> None:
     assert worth_of(ScoredItem.model_construct(id=1, **item)) is None
+
+
+@pytest.mark.parametrize("score", [np.float32(0.5), torch.tensor(0.5), Decimal("0.5")])
+def test_a_number_of_another_library_is_a_score(score: Any) -> None:
+    item = ScoredItem.model_construct(id=1, score=score, shaped_rewards=[score, np.int64(1), np.bool_(True)])
+    worth = worth_of(item)
+    assert (type(worth), worth) == (float, 3.0)
+
+
+@pytest.mark.parametrize("score", [np.float32("nan"), np.array([0.5, 1.0]), "0.5", None])
+def test_what_is_no_finite_number_is_no_score(score: Any) -> None:
+    assert worth_of(ScoredItem.model_construct(id=1, score=score)) is None
+
+
+async def test_an_evaluator_may_score_in_numpys_numbers(tmp_path: Path) -> None:
+    def score_in_numpy(item: Any) -> Any:
+        return np.float32(parity(item))
+
+    plain, dataset = document(tmp_path, score=score_in_numpy), str(tmp_path / "train.json")
+    async with new_run(tmp_path, plain, validation_dataset=dataset) as components:
+        (status,) = await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
+    assert (status.status.value, len(step.trained)) == ("completed", 6)
+    assert len(rows_in(tmp_path / "output" / "validation_history.json")) == 2
 
 
 def test_groups_with_similar_names_are_separate() -> None:

@@ -41,6 +41,7 @@ from rollbus.nemo.runs.run import Run
 from rollbus.nemo.runs.run_recording import RECORDING
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
+from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.events import Event, TurnRecorded
 
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 Work = Callable[[EvalInputItem], Awaitable[tuple[Any, list[Any]]]]
 """An example → the workflow's output and its steps."""
+CRASHES = (Exception, SystemExit, asyncio.CancelledError)
+"""Of a user's code, which may call sys.exit, or await a task that something cancelled."""
 USER = "nat_eval_user"
 """As the toolkit names the user of an evaluation."""
 
@@ -166,10 +169,12 @@ class BusEvaluation(EvaluationRun):
             async def run(items: Any) -> Any:
                 try:
                     return await score(items)
-                except Exception as error:
+                except CRASHES as error:
+                    if is_being_cancelled():
+                        raise
                     why = self._run.tally.evaluator_errors[name] = troubles.describe_crash(error)
                     logger.error("evaluator %r raised %s", name, why)  # its place is in the text
-                    raise
+                    raise RuntimeError(why) from error  # the toolkit would end with a SystemExit
 
             return run
 
@@ -217,7 +222,9 @@ class BusEvaluation(EvaluationRun):
         steps: list[Any] = []
         try:
             item.output_obj, steps = await work(item)
-        except Exception as crash:
+        except CRASHES as crash:
+            if is_being_cancelled():
+                raise
             error = troubles.describe_crash(crash)
         finally:
             leave(token)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -64,6 +65,65 @@ async def test_a_crash_counts_as_failed_in_a_validation(tmp_path: Path) -> None:
         )  # the second answer to a question is even, which is good
         metrics = await components.trainer.run_validation_evaluation(0, RUN)
     assert (metrics["num_examples"], sorted(metrics["rewards"])) == (3, [0.0, 1.0, 1.0])
+
+
+async def exit_at_question_1(question: str, llm: Any) -> str:
+    if question == "question 1":
+        sys.exit("broken")
+    return await ask(question, llm)
+
+
+async def await_a_cancelled_task(question: str, llm: Any) -> str:
+    answering = asyncio.create_task(ask(question, llm))
+    if question == "question 1":
+        answering.cancel()
+    return await answering
+
+
+@pytest.mark.parametrize("workflow", [exit_at_question_1, await_a_cancelled_task])
+async def test_a_workflow_that_exits_or_is_cancelled_costs_its_own_example_only(
+    tmp_path: Path, workflow: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = str(tmp_path / "train.json")
+    async with new_run(tmp_path, document(tmp_path, workflow=workflow), validation_dataset=dataset) as components:
+        (status,) = await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
+    assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 4)
+    assert re.search(r"example e1 failed: (SystemExit: broken|CancelledError: )", caplog.text)
+
+
+async def test_a_cancelled_run_does_not_make_its_attempts_again(tmp_path: Path) -> None:
+    begun, all_begun = list[str](), asyncio.Event()
+
+    async def wait_for_ever(question: str, llm: Any) -> str:
+        begun.append(question)
+        if len(begun) == 6:
+            all_begun.set()
+        await asyncio.Event().wait()
+        return question
+
+    async with new_run(tmp_path, document(tmp_path, workflow=wait_for_ever)) as components:
+        running = asyncio.create_task(run_epochs(components, 1))
+        await all_begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert len(begun) == 6
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError()])
+async def test_an_evaluator_that_exits_or_is_cancelled_costs_its_own_scores_only(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def ending(item: EvalInputItem) -> float:
+        raise error
+
+    plain = document(tmp_path)
+    SCORES["ending"] = ending
+    plain["eval"]["evaluators"]["other"] = {"_type": "test_score", "how": "ending"}
+    async with new_run(tmp_path, plain) as components:
+        (status,) = await run_epochs(components, 1)
+    assert status.status is TrainingStatusEnum.COMPLETED
 
 
 async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publish_trajectories import count
-from rollbus.nemo.bus.transcripts import STEP_REWARD
+from rollbus.nemo.bus.transcripts import PUBLISHED, STEP_REWARD
 from rollbus.nemo.components import BusTrajectoryBuilderConfig
 from rollbus.nemo.evaluation import PLAY, Play, PlayedAttempt, evaluate
 from rollbus.nemo.runs.outputs import append_line
@@ -81,7 +81,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         collection = TrajectoryCollection(trajectories=run.collected(played), run_id=run_id)
         for trajectory in chain(*collection.trajectories):
             metadata = trajectory.metadata = trajectory.metadata or {}
-            metadata["reasoning"] = self._reasoning.get(metadata["trajectory_id"])
+            metadata["reasoning"] = self._reasoning.get(metadata[PUBLISHED])
         examples = len({str((group[0].metadata or {})["id"]) for group in collection.trajectories})
         logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
         return collection

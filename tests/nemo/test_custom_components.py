@@ -22,7 +22,7 @@ from nat.data_models.finetuning import (
     TrajectoryCollection,
 )
 
-from rollbus.nemo.bus.publish_trajectories import count
+from rollbus.nemo.bus.publish_trajectories import count, id_of
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
 from rollbus.nemo.runs.settings import settings_of
@@ -244,7 +244,7 @@ async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
         await components.run.publish(collection, 3)
         await components.run.publish(collection, 3)
         records = components.run.log.view.trajectories
-        ids = [str((member.metadata or {})["trajectory_id"]) for group in collection.trajectories for member in group]
+        ids = [str(id_of(member)) for group in collection.trajectories for member in group]
         await components.run.log.wait_for(
             lambda view: all(trajectory_id in view.trajectories for trajectory_id in ids), "the records"
         )
@@ -317,6 +317,32 @@ async def test_two_groups_of_one_example_are_two_groups(tmp_path: Path) -> None:
     assert [trajectory_record.group_hint for trajectory_record in records[::2]] == [
         f"group:{RUN}/3/{name}" for name in ("e", "e#2", "f")
     ]
+
+
+async def test_a_builders_own_trajectory_id_stays_its_own(tmp_path: Path) -> None:
+    attempts = two("e")
+    for attempt in attempts:
+        attempt.metadata = {"id": "e", "trajectory_id": "mine"}
+    records = await records_of(tmp_path, attempts)
+    assert [(attempt.metadata or {})["trajectory_id"] for attempt in attempts] == ["mine", "mine"]
+    assert len({record.trajectory_id for record in records}) == 2
+
+
+async def test_a_collection_that_a_builder_gives_in_each_epoch_trains_in_each(tmp_path: Path) -> None:
+    collection = TrajectoryCollection(trajectories=[two("e")], run_id="r")
+    async with new_run(tmp_path, own_document(tmp_path)) as components:
+
+        async def start_run(run_id: str, meta: Any = None) -> None:
+            pass
+
+        async def finalize(run_id: str, meta: Any = None) -> TrajectoryCollection:
+            return collection
+
+        components.builder.start_run, components.builder.finalize = start_run, finalize  # type: ignore[method-assign]
+        components.run.attach(components.builder)
+        await run_epochs(components, 2)
+        steps = list(components.run.log.view.completed.values())
+    assert [len(step.trained) for step in steps] == [2, 2]
 
 
 async def test_an_inner_list_is_one_group_for_any_ids(tmp_path: Path) -> None:
@@ -596,7 +622,7 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
     async with new_run(tmp_path, own_document(tmp_path)) as components:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
         kept_collection = await components.run.publish(given, 0)
-        reasons = components.run.log.view.count_drop_reasons([str((wrong.metadata or {})["trajectory_id"])])
+        reasons = components.run.log.view.count_drop_reasons([str(id_of(wrong))])
     assert count(kept_collection) == 2
     assert [reason.split()[0] for reason in reasons] == ["excluded"]
 

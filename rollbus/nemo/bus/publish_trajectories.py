@@ -14,7 +14,7 @@ from typing import Any
 from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
-from rollbus.nemo.bus.transcripts import STEP_REWARD
+from rollbus.nemo.bus.transcripts import PUBLISHED, STEP_REWARD
 from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.sampling_settings import NEUTRAL
@@ -22,8 +22,6 @@ from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import TurnRecorded
 
-PUBLISHED = "trajectory_id"
-"""Metadata key that says which record a trajectory of the toolkit's form is."""
 TASK = "workflow"
 
 

@@ -21,6 +21,8 @@ ROLES = {
 """Any other role is OTHER."""
 STEP_REWARD = "step"
 """Added to the reward's name where a single step is rewarded."""
+PUBLISHED = "rollbus_trajectory_id"
+"""Metadata key that says which record a trajectory of the toolkit's form is; no other of a user's has this name."""
 _METADATA = ("tool_call_id", "tool_calls", "name")
 """Fields of a message that go into the metadata of its item."""
 
@@ -47,7 +49,7 @@ def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_call
             "run_id": record.labels.get("run"),
             "epoch": int(record.labels.get("epoch", 0)),
             "generation": int(record.labels.get("generation", 0)),
-            "trajectory_id": record.trajectory_id,
+            PUBLISHED: record.trajectory_id,
             "episode_id": record.episode_id,
         },
     )

@@ -20,10 +20,10 @@ from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.nemo import troubles
-from rollbus.nemo.bus.publish_trajectories import PUBLISHED, example_names, has_pairs, id_of, record_trajectory
+from rollbus.nemo.bus.publish_trajectories import example_names, has_pairs, id_of, record_trajectory
 from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.bus.run_view import ExampleAttempt
-from rollbus.nemo.bus.transcripts import as_trajectory
+from rollbus.nemo.bus.transcripts import PUBLISHED, as_trajectory
 from rollbus.nemo.runs.folder import RunRecord, now, write_run
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.run_recording import RunRecording, Tally
@@ -164,7 +164,7 @@ class Run:
         for name, group in zip(example_names(collection), collection.trajectories, strict=True):
             for position, trajectory in enumerate(group):
                 metadata = trajectory.metadata = dict(trajectory.metadata or {})
-                if PUBLISHED not in metadata:
+                if PUBLISHED not in metadata or metadata["epoch"] != epoch:  # a builder may give one in each epoch
                     attempt, is_finished = self.next_attempt(ExampleAttempt(self.run_id, epoch, name, position))
                     metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
                     if is_finished:

@@ -94,18 +94,26 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
 def with_dataset(config: Config, dataset: str | Path | None) -> Config:
     """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON.
 
-    Another ending is read as the configured dataset is; raises ConfigurationError where none is configured.
+    One of `_type: custom` is read by the user's function whatever its ending, and another ending as the configured
+    dataset is; raises ConfigurationError where none is configured.
     """
     configured = config.eval.general.dataset
-    if dataset is None or isinstance(configured, EvalDatasetCustomConfig):
+    if dataset is None:
         return config
+    if isinstance(configured, EvalDatasetCustomConfig):
+        here = {"file_path": str(dataset), "s3": None, "remote_file_path": None}
+        return _with_dataset_config(config, configured.model_copy(update=here))
     kind = DATASETS.get(Path(dataset).suffix.lower(), None if configured is None else type(configured))
     if kind is None:
         raise ConfigurationError(
             f"dataset {dataset} ends in none of {', '.join(DATASETS)}; rename it, or set `eval.general.dataset`"
         )
     shared = {} if configured is None else configured.model_dump(include={"id_key", "structure", "filter"})
-    general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
+    return _with_dataset_config(config, kind(file_path=str(dataset), **shared))
+
+
+def _with_dataset_config(config: Config, dataset: Any) -> Config:
+    general = config.eval.general.model_copy(update={"dataset": dataset})
     return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
 
 

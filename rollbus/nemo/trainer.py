@@ -309,8 +309,8 @@ class BusTrainer(Trainer):
         metrics = await self.run_validation_evaluation(epoch, self._run.run_id)
         record = None if "error" in metrics else self._evaluation(metrics["rewards"])
         if record is not None:
-            low, high = record.metrics["reward_low"], record.metrics["reward_high"]
-            metrics |= {"avg_reward_low": low, "avg_reward_high": high}
+            bounds = ("reward_low", "reward_high")  # the mean of one example has none
+            metrics |= {f"avg_{name}": record.metrics[name] for name in bounds if name in record.metrics}
         self._outputs.write_validation(epoch, metrics)
         if self.plots:
             self._outputs.draw_plot()

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from nat.data_models.config import Config
+from nat.data_models.evaluator import EvalInput, EvalInputItem
 from nat.plugins.customizer.dpo.config import NeMoCustomizerTrainerAdapterConfig
+from nat.plugins.eval.dataset_handler.dataset_handler import DatasetHandler
 from nat.plugins.openpipe.config import ARTTrainerAdapterConfig
 
 from rollbus.nemo.components import ART_TYPES, ARTBackendConfig, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
@@ -286,6 +288,24 @@ def test_a_data_set_is_read_by_its_ending_in_capitals_too(tmp_path: Path) -> Non
     dataset = with_dataset(config, "examples.JSONL").eval.general.dataset
     assert dataset is not None
     assert dataset.type == "jsonl"
+
+
+def read_questions(file_path: Path, first_id: int) -> EvalInput:
+    """A user's own reader: a question a line."""
+    lines = Path(file_path).read_text().splitlines()
+    items = [{"id": first_id + n, "input_obj": line, "expected_output_obj": ""} for n, line in enumerate(lines)]
+    return EvalInput(eval_input_items=[EvalInputItem(**item, full_dataset_entry=item) for item in items])
+
+
+@pytest.mark.parametrize("name", ["held_out.txt", "held_out.json"])
+def test_another_data_set_is_read_by_the_function_of_a_custom_one(tmp_path: Path, name: str) -> None:
+    function = f"{__name__}.{read_questions.__name__}"
+    section = f"{{_type: custom, file_path: train.txt, function: {function}, kwargs: {{first_id: 7}}}}"
+    config = load(write(tmp_path, f"{WORKFLOW}eval: {{general: {{dataset: {section}}}}}\n"))
+    (tmp_path / name).write_text("Who?\nWhy?\n")
+    dataset = with_dataset(config, tmp_path / name).eval.general.dataset
+    examples = DatasetHandler(dataset, reps=1, concurrency=1).get_eval_input_from_dataset(None)  # type: ignore[arg-type]
+    assert [(item.id, item.input_obj) for item in examples.eval_input_items] == [(7, "Who?"), (8, "Why?")]
 
 
 def test_a_data_set_whose_ending_says_no_format_is_refused(tmp_path: Path) -> None:

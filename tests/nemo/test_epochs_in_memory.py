@@ -349,6 +349,16 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     assert list(rows[0]) == [*fields, "avg_reward_low", "avg_reward_high"]
 
 
+async def test_a_validation_of_one_example_has_no_interval(tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text(json.dumps({"id": "v", "question": "held out"}))
+    plain = document(tmp_path, score=lambda item: 0.5)
+    async with new_run(tmp_path, plain, validation_dataset=str(held_out)) as components:
+        await run_epochs(components, 1)
+    for row in output(tmp_path, "validation_history.json"):
+        assert list(row) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_examples"]
+
+
 async def always_two(question: str, llm: Any) -> str:
     return "2"
 

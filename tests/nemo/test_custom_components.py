@@ -86,6 +86,13 @@ async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> 
     assert [len(step.trained) for step in steps] == [6, 6]
 
 
+async def test_without_target_functions_each_trajectory_of_an_own_builder_trains(tmp_path: Path) -> None:
+    async with new_run(tmp_path, own_document(tmp_path, target_functions=[])) as components:
+        await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
+    assert len(step.trained) == 6
+
+
 @pytest.mark.parametrize(("field", "value"), [("min_episode_length", 3), ("include_tool_calls", False)])
 async def test_the_fields_of_an_own_builder_ask_nothing_of_the_stages(tmp_path: Path, field: str, value: Any) -> None:
     plain = own_document(tmp_path, adapter=GUIDE_ADAPTER, trainer="my_trainer")

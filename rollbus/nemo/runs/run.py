@@ -158,7 +158,7 @@ class Run:
         shared = {
             "reward_name": self.plan.reward,
             "model": f"{self.plan.model}@{view.newest_version()}",
-            "function": self.plan.config.finetuning.target_functions[0],
+            "function": next(iter(self.plan.config.finetuning.target_functions), ""),  # without any, each is a target
         }
         recordings, ids, earlier_ids = [], [], []
         for name, group in zip(example_names(collection), collection.trajectories, strict=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonpath_ng.parser import parse
-from nat.data_models.config import Config
+from nat.data_models.config import Config, TelemetryConfig
 from nat.data_models.dataset_handler import EvalDatasetCustomConfig
 from nat.data_models.finetuning import FinetuneRunConfig
 from nat.plugins.eval.dataset_handler.dataset_handler import DatasetHandler
@@ -117,7 +117,12 @@ def _require_targets(config: Config) -> None:
 
 
 async def _build(config: Config) -> None:
-    """Make every function, model and evaluator; raises ConfigurationError where a name leads nowhere."""
+    """Make every function, model and evaluator; raises ConfigurationError where a name leads nowhere.
+
+    Exporters and log files are not made: a check connects to nothing, and leaves nothing.
+    """
+    general = config.general.model_copy(update={"telemetry": TelemetryConfig()})
+    config = config.model_copy(update={"general": general})
     try:
         async with WorkflowEvalBuilder.from_config(config=config):
             pass

@@ -18,6 +18,7 @@ from rich.console import Console
 from rollbus.nemo.checks import FinetuneOptions, describe
 from rollbus.nemo.finetune import concluded_well
 from rollbus.nemo.finetune import run_epochs as start_epochs
+from rollbus.nemo.production import telemetry
 from rollbus.nemo.runs.folder import RunRecord, read_run
 from rollbus.nemo.runs.run import opened_run
 from rollbus.nemo.show import show_log_lines
@@ -197,6 +198,16 @@ def test_check_finds_wrong_names(tmp_path: Path, section: str, key: str, value: 
     plain[section][key] = value
     with pytest.raises(ConfigurationError, match=message):
         describe(FinetuneOptions(read(tmp_path, plain), FinetuneRunConfig()))
+
+
+def test_check_makes_no_exporter_and_no_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, made = document(tmp_path), list[Any]()
+    monkeypatch.setattr(telemetry, "recorder_of", made.append)
+    log_file = {"_type": "file", "path": str(tmp_path / "agent.log"), "level": "INFO"}
+    plain["general"] = {"telemetry": {"tracing": {"rollbus": {"_type": "rollbus"}}, "logging": {"file": log_file}}}
+    assert "2 attempts at each of 3" in describe(FinetuneOptions(read(tmp_path, plain), FinetuneRunConfig()))
+    assert not made
+    assert not (tmp_path / "agent.log").exists()
 
 
 class Nothing:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +14,13 @@ from rollbus.nemo.bus.run_log import RunLog
 from rollbus.nemo.bus.run_view import RunView
 from rollbus.nemo.runs.run_recording import RunRecording
 from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.control import RunCommand, Tick
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.records.trajectories import RewardRevised
-from rollbus.schemas.topics import RUN_LOG
+from rollbus.schemas.topics import RUN_LOG, TRAJECTORIES
 from rollbus.trainer.ledger.log import Publication
 from tests.builders import START_MS, make_ended, make_step, make_trajectory
 
@@ -60,13 +62,38 @@ OTHERS: list[Any] = [
     make_step(run_id="other"),
     Drop(unit="episode", unit_id="e", stage="assembly", reason="missing_events", dropped_at_ms=START_MS),
     make_ended(),
+    RewardRevised(trajectory_id="t", episode_id="e", group_hint="g", revision=1, revised_at_ms=START_MS),
 ]
 
 
 async def test_other_runs_records_are_no_progress_of_a_run() -> None:
-    log = run_log(*OTHERS * 25)
+    log = run_log(*OTHERS * 20)
     with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
         await log.wait_for(lambda view: not cast(ScriptedBus, log.bus).records, "the training")
+
+
+def tick(number: int, *, apart_ms: int) -> Tick:
+    time_ms = START_MS + number * apart_ms
+    return Tick(number=number, stream_time_ms=time_ms, wall_clock_ms=time_ms, interval_ms=apart_ms)
+
+
+async def test_stages_that_are_behind_with_other_traffic_are_waited_for() -> None:
+    log = run_log(*[tick(number, apart_ms=1) for number in range(30)], make_trajectory(labels={"run": "r"}))
+    await log.wait_for(lambda view: bool(view.trajectories), "the groups")
+
+
+async def test_stages_that_keep_up_and_have_nothing_of_a_run_are_not_waited_for() -> None:
+    log = run_log(*[tick(number, apart_ms=20) for number in range(30)])
+    with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
+        await log.wait_for(lambda view: not cast(ScriptedBus, log.bus).records, "the groups")
+
+
+async def test_a_paused_run_waits_until_it_is_resumed() -> None:
+    pause, resume = (RunCommand(run_id="r", command=name, command_id=name) for name in ("pause", "resume"))
+    log = run_log(pause, *[None] * 30, resume, COMPLETED_STEP)
+    await log.wait_for(lambda view: "b" in view.completed, "the training")
+    with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
+        await log.wait_for(lambda view: False, "the training")
 
 
 async def test_a_runs_own_records_are_progress() -> None:
@@ -95,6 +122,14 @@ def test_a_record_that_comes_again_changes_nothing() -> None:
     view.take(records)
     again.take([*records, *reversed(records)])
     assert again == view
+
+
+def test_of_ticks_only_the_newest_of_the_runs_log_is_read() -> None:
+    messages = [
+        SimpleNamespace(topic=topic.full_name("t."), value=encode(tick(number, apart_ms=1)))
+        for number, topic in enumerate((RUN_LOG, RUN_LOG, TRAJECTORIES))
+    ]
+    assert list(KafkaBus(KafkaConnection(), "t.")._decode(messages)) == [tick(1, apart_ms=1)]
 
 
 class Refusing:

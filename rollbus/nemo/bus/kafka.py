@@ -52,7 +52,7 @@ class KafkaBus:
         self._since_ms = since_ms
         self._connection, self._namespace = connection, namespace
         self._topics = (*RUN_TOPICS, EPISODE_EVENTS) if with_events else RUN_TOPICS
-        self._steps = TRAINING_STEPS.full_name(namespace)
+        self._steps, self._run_log = TRAINING_STEPS.full_name(namespace), RUN_LOG.full_name(namespace)
         self._shared_topics = {topic.full_name(namespace) for topic in SHARED_TOPICS}
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
         self._partitions: list[TopicPartition] = []
@@ -131,13 +131,22 @@ class KafkaBus:
         return self._consumer
 
     def _decode(self, messages: Iterable[Any]) -> Iterator[Any]:
+        tick = None
         for message in messages:
-            if message.value is not None and record_name(message.value) not in _SKIPPED_RECORDS:
-                if message.topic == self._steps:
-                    yield decode_ledger_record(Frame(message.topic, message.offset, message.key, message.value))
-                else:
-                    with suppress(RecordError):
-                        yield decode(message.value)
+            if message.value is None:
+                continue
+            name = record_name(message.value)
+            if name == Tick.__name__ and message.topic == self._run_log:
+                tick = message.value
+            if name in _SKIPPED_RECORDS:
+                continue
+            if message.topic == self._steps:
+                yield decode_ledger_record(Frame(message.topic, message.offset, message.key, message.value))
+            else:
+                with suppress(RecordError):
+                    yield decode(message.value)
+        if tick is not None:  # the newest says what those before it said
+            yield decode(tick)
 
 
 async def read_since(connection: KafkaConnection, topic: str, since_ms: int | None) -> list[Any]:

@@ -17,7 +17,10 @@ from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.ledger.log import Publication
 
 STALLED_S = 300.0
-"""Nothing of the run on the log for so long, while something is waited for and no step is open: a stage is down."""
+"""Nothing of the run on the log for so long, while something is waited for and no step is open: a stage is down.
+
+It counts by the stages' own time: a worker that is behind with other traffic is waited for, one without ticks is not.
+"""
 
 
 class RunLog:
@@ -56,16 +59,23 @@ class RunLog:
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
         """Read on until a condition holds; raises UnavailableError if nothing new of this run arrives in the log."""
-        moved_at_s = time.monotonic()
-        while not condition(self.view):
+        view, stalled_s = self.view, self._stalled_s
+        moved_at_s = ticked_at_s = time.monotonic()
+        moved_at_ms = ticked_at_ms = view.stream_time_ms
+        while not condition(view):
             has_moved = await self.refresh()
             for check in self.checks:
                 check()
-            if has_moved or self.view.open_steps:  # a step of a large model takes as long as it takes
-                moved_at_s = time.monotonic()
-            if time.monotonic() - moved_at_s > self._stalled_s:
+            now_s, now_ms = time.monotonic(), view.stream_time_ms
+            if has_moved or view.open_steps or view.is_paused:  # a step of a large model takes as long as it takes
+                moved_at_s, moved_at_ms = now_s, now_ms
+            if now_ms > ticked_at_ms:
+                ticked_at_s, ticked_at_ms = now_s, now_ms
+                moved_at_ms = moved_at_ms or now_ms  # of the first tick
+            are_stages_behind = now_s - ticked_at_s < stalled_s and now_ms - moved_at_ms < stalled_s * 1000
+            if now_s - moved_at_s > stalled_s and not are_stages_behind:
                 raise UnavailableError(
-                    f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing of this run is new on "
+                    f"run {self.run_id}: waited {stalled_s:.0f} s for {what} and nothing of this run is new on "
                     "the log; see that its worker and trainer live and keep up, and their logs"
                 )
 

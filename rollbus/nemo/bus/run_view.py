@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.ids import natural_order, stable_id, trajectory_id
-from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.control import RunCommand, Tick
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
@@ -69,6 +69,10 @@ class RunView:
     forgotten the trajectory; the trainer reads them in the scores."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
+    is_paused: bool = False
+    """By an operator, until the run is resumed."""
+    stream_time_ms: int = 0
+    """Of the newest tick in the run's log: what came before it has passed every stage up to there."""
     batches: dict[str, TrainingBatch] = field(default_factory=dict)
     """By hash, in the order in which they were cut."""
     batch_hash_by_group: dict[str, str] = field(default_factory=dict)
@@ -170,6 +174,9 @@ class RunView:
             case EpisodeEnded():
                 self.stop_reasons.setdefault(record.episode_id, record.stop_reason)
                 return record.episode_id in self.started_episodes
+            case Tick():
+                self.stream_time_ms = max(self.stream_time_ms, record.stream_time_ms)
+                return False
             case Drop() if record.run_id in (None, self.run_id):
                 self._drop(record)
                 return record.run_id is not None
@@ -191,6 +198,8 @@ class RunView:
                 self.checkpoints.setdefault(record.version, record.checkpoint)
             case RunCommand():
                 self.commands.add(record.command_id)
+                if record.command in ("pause", "resume"):
+                    self.is_paused = record.command == "pause"
             case TrainingBatch():
                 self.batches.setdefault(record.batch_hash, record)
                 self.batch_hash_by_group |= {group.group_id: record.batch_hash for group in record.groups}

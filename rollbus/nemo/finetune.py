@@ -6,7 +6,6 @@
 The name of the run and its settings stay in a folder per configuration: `--resume` finds them there.
 """
 
-import asyncio
 import json
 import logging
 import time
@@ -39,6 +38,7 @@ from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
 from rollbus.nemo.components import BusConfig
 from rollbus.nemo.own_adapter import on_ledger
+from rollbus.nemo.runs.event_loop import run_to_end
 from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_output, hold_run, now, read_run, what_next, write_run
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.processes import Processes
@@ -67,7 +67,7 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
     record = _record(options.plan, options.run, options.resume)
     with run_processes(options.plan, record, console) as processes:
         try:
-            is_well = asyncio.run(_run(options, processes, record))
+            is_well = run_to_end(_run(options, processes, record))
         except (KeyboardInterrupt, SystemExit) as signalled:
             logger.warning("Finetuning was interrupted; `rollbus finetune resume %s` continues it", record.run_id)
             if isinstance(signalled, SystemExit):  # of SIGTERM and SIGHUP, with its own status
@@ -117,7 +117,7 @@ def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console
     before = options.resume
     with run_processes(options.plan, before, console) as processes:
         try:
-            metrics = asyncio.run(measure(processes, before))
+            metrics = run_to_end(measure(processes, before))
         finally:
             write_run(before)  # to measure a run does not change how it ended
     if "error" in metrics:

@@ -292,9 +292,13 @@ def test_a_data_set_is_read_by_its_ending_in_capitals_too(tmp_path: Path) -> Non
 
 def read_questions(file_path: Path, first_id: int) -> EvalInput:
     """A user's own reader: a question a line."""
-    lines = Path(file_path).read_text().splitlines()
-    items = [{"id": first_id + n, "input_obj": line, "expected_output_obj": ""} for n, line in enumerate(lines)]
-    return EvalInput(eval_input_items=[EvalInputItem(**item, full_dataset_entry=item) for item in items])
+    questions = enumerate(Path(file_path).read_text().splitlines(), start=first_id)
+    return EvalInput(
+        eval_input_items=[
+            EvalInputItem(id=number, input_obj=question, expected_output_obj="", full_dataset_entry={})
+            for number, question in questions
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", ["held_out.txt", "held_out.json"])

@@ -4,21 +4,25 @@ import asyncio
 import json
 import logging
 import re
+import signal
 import sys
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
+from langgraph.graph import StateGraph
 from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, TrainingStatusEnum
 from rich.console import Console
 
+from rollbus.local.process.supervisor import EndedBySignal
 from rollbus.nemo.checks import FinetuneOptions, describe
 from rollbus.nemo.finetune import concluded_well
 from rollbus.nemo.finetune import run_epochs as start_epochs
 from rollbus.nemo.production import telemetry
+from rollbus.nemo.runs.event_loop import run_to_end
 from rollbus.nemo.runs.folder import RunRecord, read_run
 from rollbus.nemo.runs.run import opened_run
 from rollbus.nemo.show import show_log_lines
@@ -91,6 +95,55 @@ async def test_a_workflow_that_exits_or_is_cancelled_costs_its_own_example_only(
         (step,) = components.run.log.view.completed.values()
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 4)
     assert re.search(r"example e1 failed: (SystemExit: broken|CancelledError: )", caplog.text)
+
+
+class Asked(TypedDict):
+    question: str
+    answer: str
+
+
+async def exit_in_a_graph(question: str, llm: Any) -> str:
+    async def answer(state: Asked) -> dict[str, str]:
+        return {"answer": await exit_at_question_1(state["question"], llm)}
+
+    graph = StateGraph(Asked)
+    graph.add_node("answer", answer)
+    graph.set_entry_point("answer")
+    return str((await graph.compile().ainvoke({"question": question, "answer": ""}))["answer"])
+
+
+def test_a_graph_whose_node_exits_costs_its_own_example_only(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        async with new_run(tmp_path, document(tmp_path, workflow=exit_in_a_graph)) as components:
+            await run_epochs(components, 1)
+            return [len(step.trained) for step in components.run.log.view.completed.values()]
+
+    assert run_to_end(run()) == [4]
+
+
+def test_what_exits_by_itself_or_is_signalled_ends_the_loop() -> None:
+    ended = list[str]()
+
+    async def wait(ending: Any) -> None:
+        asyncio.get_running_loop().call_soon(ending)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cleaned up")
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    def be_signalled() -> None:
+        raise EndedBySignal(143)
+
+    with pytest.raises(SystemExit, match="3"):
+        run_to_end(leave())
+    with pytest.raises(EndedBySignal):
+        run_to_end(wait(be_signalled))
+    with pytest.raises(KeyboardInterrupt):
+        run_to_end(wait(lambda: signal.raise_signal(signal.SIGINT)))
+    assert ended == ["cleaned up"] * 2
 
 
 async def test_a_cancelled_run_does_not_make_its_attempts_again(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ STOP_GRACE_S = 10.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class EndedBySignal(SystemExit):
+    """SIGTERM or SIGHUP; another SystemExit is of the code that runs."""
+
+
 class Supervisor:
     """Starts services, notices when one ends, ends all of them."""
 
@@ -123,7 +127,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
     """
     # written past the buffer, in which the signal may have come; what the main thread waits for may take seconds
     os.write(STDERR, f"{signal.Signals(number).name}: ending\n".encode())
-    ending = SystemExit(128 + number)
+    ending = EndedBySignal(128 + number)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,12 +1,13 @@
 """A trajectory of the log → the toolkit's form: messages in order, log-probs with the sampled ids."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from nat.data_models.finetuning import EpisodeItem, EpisodeItemRole, Trajectory
 
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records import trajectories as records
-from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.events import Message, TurnRecorded
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
 
 ROLES = {
@@ -72,20 +73,18 @@ def _logprobs(turn: records.Turn, history: records.History, span: records.Span) 
     last = first + span.end - span.start  # log-probs are kept for sampled tokens alone
     packed = history.logprobs[first * BYTES_PER_TOKEN : last * BYTES_PER_TOKEN]
     return logprobs_with_tokens(
-        list(ids[: span.start]),
-        list(ids[span.start : span.end]),
-        list(decode_logprobs(packed)),
-        policy_version=span.policy_version,
-        model=turn.model,
-        logprob_mode=turn.logprob_mode,
-        **{name: getattr(turn, name) for name in NEUTRAL},
+        turn, ids[: span.start], ids[span.start : span.end], decode_logprobs(packed), span.policy_version
     )
 
 
 def logprobs_with_tokens(
-    prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **more: Any
+    turn: records.Turn | TurnRecorded,
+    prompt_token_ids: Sequence[int],
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    policy_version: int | None,
 ) -> dict[str, Any]:
-    """Return OpenAI's form of log-probs, with the fields that training needs; pass it on unchanged.
+    """Return OpenAI's form of a turn's log-probs, with the fields that training needs; pass it on unchanged.
 
     Without `token_ids` they are log-probs alone, which are not trained.
     """
@@ -94,5 +93,6 @@ def logprobs_with_tokens(
         {"token": token, "logprob": value, "bytes": None, "top_logprobs": []}
         for token, value in zip(tokens, logprobs, strict=True)
     ]
-    ids = {"prompt_token_ids": prompt_token_ids, "token_ids": token_ids} if token_ids else {}
-    return {"content": content, **ids, **more}
+    ids = {"prompt_token_ids": list(prompt_token_ids), "token_ids": list(token_ids)} if token_ids else {}
+    sampling = {name: getattr(turn, name) for name in ("model", "logprob_mode", *NEUTRAL)}
+    return {"content": content, **ids, "policy_version": policy_version, **sampling}

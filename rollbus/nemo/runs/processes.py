@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
+from nat.utils.io.yaml_tools import deep_merge
 from pydantic_core import to_jsonable_python
 
 from rollbus.cli.stages import create_topics
@@ -35,7 +36,7 @@ from rollbus.nemo.runs.folder import SETTINGS_FILE
 from rollbus.nemo.runs.own_stack import LOOPBACK, services_here
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.runs.road import hosts_run, missing_stages, require_no_trainer, require_same, require_where_it_began
-from rollbus.nemo.runs.settings import laid_over, settings_of
+from rollbus.nemo.runs.settings import settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.runtime.kafka.lag import open_lag
@@ -178,7 +179,7 @@ class Processes:
         services = services_here(self._plan, self._folder) if path is None else self._read_settings(path)
         if not self.is_hosted:
             services = {name: services[name] for name in SERVICES if name in services}
-            services = laid_over(services, settings_of(self._plan, self._run_id, f"{self._run_id}."))
+            services = deep_merge(services, settings_of(self._plan, self._run_id, f"{self._run_id}."))
         document: dict[str, Any] = to_jsonable_python(services)
         require_where_it_began(self._folder, document.get("namespace", DEFAULT_NAMESPACE))
         return document
@@ -207,8 +208,7 @@ class Processes:
             "kafka": {"bootstrap_servers": settings.kafka.bootstrap_servers},
             "clickhouse": {"host": settings.clickhouse.host, "port": settings.clickhouse.port},
         }
-        document: dict[str, Any] = laid_over(values, addresses)
-        return document
+        return deep_merge(values, addresses)
 
     # Processes
 

@@ -16,7 +16,6 @@ from nat.data_models.intermediate_step import (
 )
 
 from rollbus.nemo.bus.transcripts import logprobs_with_tokens
-from rollbus.producers.turns.sampling_settings import NEUTRAL
 from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 
@@ -127,13 +126,9 @@ def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
     """Return a turn's log-probs as an `EpisodeItem` takes them, with the token ids of a turn that can be trained."""
     if not turn.logprobs:
         return {}
-    trainable = turn.trainable and turn.prompt_token_ids and turn.completion_token_ids
-    return logprobs_with_tokens(
-        list(decode_token_ids(turn.prompt_token_ids)) if trainable and turn.prompt_token_ids else [],
-        list(decode_token_ids(turn.completion_token_ids)) if trainable and turn.completion_token_ids else [],
-        list(decode_logprobs(turn.logprobs)),
-        policy_version=turn.policy_version,
-        model=turn.model,
-        logprob_mode=turn.logprob_mode,
-        **{name: getattr(turn, name) for name in NEUTRAL},
-    )
+    prompt, completion = turn.prompt_token_ids, turn.completion_token_ids
+    prompt_ids: Sequence[int] = ()
+    ids: Sequence[int] = ()
+    if turn.trainable and prompt and completion:
+        prompt_ids, ids = decode_token_ids(prompt), decode_token_ids(completion)
+    return logprobs_with_tokens(turn, prompt_ids, ids, decode_logprobs(turn.logprobs), turn.policy_version)

@@ -5,12 +5,12 @@ target_…, min_episode_length → assembly    backend, training → trainer and
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nat.data_models.config import Config
 from nat.data_models.finetuning import CurriculumLearningConfig
+from nat.utils.io.yaml_tools import deep_merge
 from pydantic import ValidationError
 
 from rollbus.nemo.bus.publish_trajectories import TASK
@@ -50,8 +50,7 @@ def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
         document["art_server"] = _art_server(plan, backend)
     else:
         document["trainer"] = TRAINER
-    settings_document: dict[str, Any] = laid_over(document, plan.bus.settings)
-    return settings_document
+    return deep_merge(document, plan.bus.settings)
 
 
 def checked_settings(plan: Plan) -> None:
@@ -67,13 +66,6 @@ def processed_logprobs(config: Config) -> bool:
     """Say whether a model is sampled at another temperature than 1: its log-probs must be of that distribution."""
     temperatures = [getattr(llm, "temperature", None) for llm in config.llms.values()]
     return any(temperature not in (None, 1.0) for temperature in temperatures)
-
-
-def laid_over(base: Any, over: Any) -> Any:
-    """Return settings with others laid over them, section by section."""
-    if isinstance(base, dict) and isinstance(over, Mapping):
-        return {**base, **{key: laid_over(base.get(key), value) for key, value in over.items()}}
-    return over
 
 
 def _assembly(plan: Plan) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class ScriptedBus:
         record = self.records.pop(0) if self.records else None
         return [record] if record is not None else []
 
+    async def catch_up(self) -> list[Any]:
+        records, self.records = self.records, []
+        return records
+
 
 def run_log(*records: Any) -> RunLog:
     return RunLog(cast(Bus, ScriptedBus(*records)), "r", cast(RunRecording, None), stalled_s=0.1)
@@ -94,6 +98,12 @@ async def test_a_paused_run_waits_until_it_is_resumed() -> None:
     await log.wait_for(lambda view: "b" in view.completed, "the training")
     with pytest.raises(UnavailableError, match="nothing of this run is new on the log"):
         await log.wait_for(lambda view: False, "the training")
+
+
+async def test_a_run_that_was_paused_before_its_first_epoch_may_begin() -> None:
+    log = run_log(RunCommand(run_id="r", command="pause", command_id="p"))
+    await log.begin(resume=False)
+    assert log.view.is_paused
 
 
 async def test_a_runs_own_records_are_progress() -> None:

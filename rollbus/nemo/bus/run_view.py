@@ -69,6 +69,7 @@ class RunView:
     forgotten the trajectory; the trainer reads them in the scores."""
     windows: dict[int, CurriculumState] = field(default_factory=dict)
     commands: set[str] = field(default_factory=set)
+    """Ids of those that end an epoch."""
     is_paused: bool = False
     """By an operator, until the run is resumed."""
     stream_time_ms: int = 0
@@ -196,10 +197,10 @@ class RunView:
                 self.windows.setdefault(record.window, record)
             case PolicyVersion():
                 self.checkpoints.setdefault(record.version, record.checkpoint)
-            case RunCommand():
+            case RunCommand(command="end_window"):
                 self.commands.add(record.command_id)
-                if record.command in ("pause", "resume"):
-                    self.is_paused = record.command == "pause"
+            case RunCommand(command="pause" | "resume"):
+                self.is_paused = record.command == "pause"
             case TrainingBatch():
                 self.batches.setdefault(record.batch_hash, record)
                 self.batch_hash_by_group |= {group.group_id: record.batch_hash for group in record.groups}

@@ -36,6 +36,10 @@ class OwnAdapter(LedgerAdapter):
         self.inner = inner
         self.initialize_inner, self.submit_inner = inner.initialize, inner.submit
         self.status_of_inner, self.wait_for_inner = inner.status, inner.wait_until_complete
+        self.submitted: dict[str | None, Trajectory] = {}
+        """What is not trained yet, by trajectory id."""
+        self.last_message: str | None = None
+        """Of the job that ended last."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Initialize the user's adapter, and begin to bring it the run's batches."""
@@ -53,7 +57,7 @@ class OwnAdapter(LedgerAdapter):
         """Submit an epoch; preference pairs, which are not episodes, go to the user's adapter as they are."""
         if has_pairs(trajectories):
             return await self.submit_inner(trajectories)
-        self.run.submitted |= {id_of(member): member for group in trajectories.trajectories for member in group}
+        self.submitted |= {id_of(member): member for group in trajectories.trajectories for member in group}
         return await super().submit(trajectories)
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
@@ -73,7 +77,7 @@ class OwnAdapter(LedgerAdapter):
 
     def message(self, ref: TrainingJobRef) -> str:
         """Return what the user's adapter said last."""
-        return self.run.adapter_message or super().message(ref)
+        return self.last_message or super().message(ref)
 
 
 def on_ledger(adapter: TrainerAdapter) -> LedgerAdapter:
@@ -110,12 +114,12 @@ class AdapterBackend(JournaledBackend):
         status = await self._job(self._collection(request))
         if status.status is not TrainingStatusEnum.COMPLETED:
             raise RejectedError(f"the job was {status.status.value}: {status.message or 'it does not say why'}")
-        self._finetune_run.adapter_message = status.message
+        self._adapter.last_message = status.message
         metadata = status.metadata or {}
         numbers = {str(name): troubles.as_number(value) for name, value in metadata.items()}
         ids = tuple(trajectory.trajectory_id for trajectory in request.trajectories)
         for trajectory_id in ids:
-            self._finetune_run.submitted.pop(trajectory_id, None)
+            self._adapter.submitted.pop(trajectory_id, None)
         self.record_result(
             TrainResult(
                 batch_hash=request.batch_hash,
@@ -146,7 +150,7 @@ class AdapterBackend(JournaledBackend):
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in request.trajectories:
             trajectory_id = trajectory.trajectory_id
-            submitted = self._finetune_run.submitted.get(trajectory_id)
+            submitted = self._adapter.submitted.get(trajectory_id)
             groups.setdefault(trajectory.group_id, []).append(
                 submitted or self._finetune_run.trajectory(trajectory_id, trajectory.reward)
             )

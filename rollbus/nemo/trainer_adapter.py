@@ -200,14 +200,8 @@ def _exclusions(view: RunView, epoch: int, submitted_ids: set[str | None]) -> It
 
 
 def _group_id(view: RunView, group: Sequence[Trajectory]) -> str | None:
-    return next(
-        (
-            view.group_id_by_trajectory[record_id]
-            for record_id in map(id_of, group)
-            if record_id in view.group_id_by_trajectory
-        ),
-        None,
-    )
+    group_ids = (view.group_id_by_trajectory.get(id_of(member) or "") for member in group)
+    return next(filter(None, group_ids), None)
 
 
 def _is_left_out(view: RunView, trajectory: Trajectory) -> bool:

@@ -105,13 +105,10 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         """Report what every attempt of a generation was worth, and end its episode."""
         if output is None or isinstance(output, BaseException):
             logger.error("generation %d of epoch %d failed: %s", play.generation, play.epoch + 1, output)
-            items = {}
+            scores = None
         else:
             scores = dict(output.evaluation_results).get(self._run().plan.reward)
-            items = {
-                str(output_item.id): output_item
-                for output_item in (scores.eval_output_items if scores is not None else ())
-            }
+        items = {} if scores is None else {str(item.id): item for item in scores.eval_output_items}
         for example, played in play.played.items():
             item = items.get(example)
             if played.error is not None:

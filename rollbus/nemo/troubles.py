@@ -95,15 +95,10 @@ def describe_crash(error: BaseException) -> str:
     """Return a user's exception, with the innermost place that is in a file of theirs."""
     while error.__cause__ is not None:
         error = error.__cause__
-    frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [
-        frame for frame in frames if not frame.filename.startswith(LIBRARY_FOLDERS) and "<frozen" not in frame.filename
-    ]
-    place = (
-        f" ({user_frames[-1].filename}, line {user_frames[-1].lineno}, in {user_frames[-1].name})"
-        if user_frames
-        else ""
-    )
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith(LIBRARY_FOLDERS) and "<frozen" not in frame.filename:
+            place = f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
     return f"{type(error).__name__}: {error}{place}"
 
 

@@ -104,11 +104,7 @@ class RunView:
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
         """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
-        group_ids = {
-            self.group_id_by_trajectory[trajectory]
-            for trajectory in trajectories
-            if trajectory in self.group_id_by_trajectory
-        }
+        group_ids = {self.group_id_by_trajectory.get(trajectory) for trajectory in trajectories}
         groups = (group for group_id, group in self.groups.items() if group_id in group_ids)
         return sorted(groups, key=lambda group: natural_order(group.group_key))
 

@@ -58,12 +58,8 @@ class Run:
     """Begins to bring a backend in this process the run's batches."""
     folder: Path | None = None
     """Where such a backend keeps its journal."""
-    submitted: dict[str | None, Trajectory] = field(default_factory=dict)
-    """What was submitted to it and is not trained yet, by trajectory id."""
     is_well: bool = True
     """Whether no job has failed."""
-    adapter_message: str | None = None
-    """What it said of its last job."""
     built_epochs: set[int] = field(default_factory=set)
     """Epochs whose trajectories are episodes, and not preference pairs."""
     reasons: dict[int, dict[str, int]] = field(default_factory=dict)

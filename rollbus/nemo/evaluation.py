@@ -35,6 +35,7 @@ from pydantic import BaseModel, SecretStr
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publish_trajectories import TASK, labels_of
 from rollbus.nemo.bus.run_view import ExampleAttempt, group_id_of
+from rollbus.nemo.components import WorkflowTelemetryConfig
 from rollbus.nemo.llms import with_recorded_models
 from rollbus.nemo.runs.recorded_steps import with_recorded
 from rollbus.nemo.runs.run import Run
@@ -99,7 +100,7 @@ async def evaluate(tuning: FinetuneConfig, run: Run) -> EvaluationRunOutput:
     config = run_config.config_file
     if not isinstance(config, Config):
         config = load_plan(Path(str(config)), run_config.override).config
-    config = config.model_copy(update={"finetuning": FinetuneConfig()})  # which holds the configuration itself
+    config = without_exporter(config).model_copy(update={"finetuning": FinetuneConfig()})  # which holds all of it
     RECORDING.set(run.recording)
     return await BusEvaluation(
         EvaluationRunConfig(
@@ -111,6 +112,14 @@ async def evaluate(tuning: FinetuneConfig, run: Run) -> EvaluationRunOutput:
         run,
         PLAY.get(),
     ).run_and_evaluate()
+
+
+def without_exporter(config: Config) -> Config:
+    """Return the configuration without the exporter `rollbus`: a run records its own episodes."""
+    telemetry = config.general.telemetry
+    tracing = {name: part for name, part in telemetry.tracing.items() if not isinstance(part, WorkflowTelemetryConfig)}
+    general = config.general.model_copy(update={"telemetry": telemetry.model_copy(update={"tracing": tracing})})
+    return config.model_copy(update={"general": general})
 
 
 class BusEvaluation(EvaluationRun):

@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rollbus.cli.progress import show_progress
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
 from rollbus.nemo.components import BusConfig
@@ -83,8 +84,9 @@ def hold_processes(plan: Plan, record: RunRecord, *, with_stages: bool = True) -
     with (
         hold_output(plan.config.finetuning.output_dir),
         hold_run(record.folder),
-        Processes(plan, record.run_id) as processes,
+        Supervisor(log_dir=record.folder / "logs") as supervisor,
     ):
+        processes = Processes(plan, record.run_id, supervisor)
         processes.start(with_stages=with_stages)
         yield processes
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from nat.data_models.finetuning import FinetuneRunConfig
 
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo.checks import FinetuneOptions, describe
 from rollbus.nemo.runs.folder import STATE_FILE
 from rollbus.nemo.runs.plan import Plan
@@ -41,8 +42,12 @@ def write_plan(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Pla
     return plan
 
 
+def processes_of(plan: Plan) -> Processes:
+    return Processes(plan, RUN, Supervisor(log_dir=plan.bus.data_dir))
+
+
 def test_a_file_that_has_the_run_hosts_it_in_its_own_namespace(tmp_path: Path) -> None:
-    processes = Processes(write_plan(tmp_path), RUN)
+    processes = processes_of(write_plan(tmp_path))
     settings = Settings.model_validate(processes._document())
     assert processes.is_hosted
     assert settings.namespace == "orders."
@@ -67,7 +72,7 @@ def test_a_file_that_has_the_run_hosts_it_in_its_own_namespace(tmp_path: Path) -
 def test_a_file_with_other_settings_of_the_run_is_refused(
     tmp_path: Path, sections: dict[str, Any], message: str
 ) -> None:
-    processes = Processes(write_plan(tmp_path, **sections), RUN)
+    processes = processes_of(write_plan(tmp_path, **sections))
     with pytest.raises(ConfigurationError, match=message):
         processes._document()
 
@@ -85,13 +90,13 @@ def test_a_check_of_a_run_without_a_name_asks_for_one(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_only_where_it_began(tmp_path: Path) -> None:
-    processes = Processes(write_plan(tmp_path), RUN)
+    processes = processes_of(write_plan(tmp_path))
     processes._folder.mkdir(parents=True)
     processes._write(processes._document())
     (processes._folder / STATE_FILE).touch()
     write_plan(tmp_path, runs=[{"run_id": "main", "model": "other"}])
     with pytest.raises(ConfigurationError, match=r"began in namespace 'orders\.', and would go on in 'shop\.'"):
-        Processes(write_plan(tmp_path, runs=[]), RUN)._document()
+        processes_of(write_plan(tmp_path, runs=[]))._document()
 
 
 def test_a_process_that_beats_for_the_run_is_not_started_again() -> None:

@@ -263,6 +263,15 @@ def test_check_makes_no_exporter_and_no_log_file(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "agent.log").exists()
 
 
+async def test_a_run_makes_no_exporter_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, made = document(tmp_path), list[Any]()
+    monkeypatch.setattr(telemetry, "recorder_of", made.append)
+    plain["general"] = {"telemetry": {"tracing": {"rollbus": {"_type": "rollbus"}}}}
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 1)
+    assert not made
+
+
 class Nothing:
     """The processes of a run that needs none."""
 

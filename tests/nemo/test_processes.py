@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo.runs.folder import SETTINGS_FILE
 from rollbus.nemo.runs.own_stack import model_port, wait_until_free
 from rollbus.nemo.runs.processes import Processes
@@ -24,7 +25,7 @@ def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
     if given:
         plain["rollbus"]["settings_file"] = "rollbus.yaml"
         (tmp_path / "rollbus.yaml").write_text(given)
-    return Processes(read(tmp_path, plain), "run-1")
+    return Processes(read(tmp_path, plain), "run-1", Supervisor(log_dir=tmp_path))
 
 
 @pytest.mark.parametrize(

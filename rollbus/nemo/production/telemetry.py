@@ -22,7 +22,7 @@ from nat.observability.exporter.base_exporter import BaseExporter
 from rollbus.nemo.components import WorkflowTelemetryConfig
 from rollbus.nemo.llms import active_function
 from rollbus.nemo.production.eval_scores import EVALUATION, EvaluationScores
-from rollbus.nemo.runs.run_recording import FLUSH_S, RECORDING
+from rollbus.nemo.runs.run_recording import FLUSH_S
 from rollbus.producers import Episode, Recorder, init
 from rollbus.producers.episode import context
 from rollbus.producers.episode.scope import stop_reason_of
@@ -40,10 +40,6 @@ LABELS = ("conversation_id", "user_id", "user_message_id", "workflow_run_id")
 @asynccontextmanager
 async def telemetry_exporter(config: WorkflowTelemetryConfig) -> AsyncIterator[BaseExporter]:
     """Yield the exporter of a configuration; raises ConfigurationError where its settings are wrong."""
-    if RECORDING.get() is not None:
-        logger.info("a finetuning run records its own episodes; the exporter `rollbus` records nothing in it")
-        yield IdleExporter()
-        return
     recorder = recorder_of(config)
     async with recorded_requests(recorder, config.task) as exporter:
         yield exporter
@@ -85,13 +81,6 @@ async def recorded_requests(recorder: Recorder, task: str | None = None) -> Asyn
         patches.undo()
         if not await asyncio.to_thread(recorder.close, FLUSH_S):
             logger.warning("rollbus: events of the last requests were not delivered in %s s", FLUSH_S)
-
-
-class IdleExporter(BaseExporter):
-    """Records nothing."""
-
-    def export(self, event: IntermediateStep) -> None:
-        """Ignore a step."""
 
 
 class EpisodeExporter(BaseExporter):

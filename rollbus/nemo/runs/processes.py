@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from nat.utils.io.yaml_tools import deep_merge
@@ -61,22 +61,15 @@ SECRET_MODE = 0o600
 
 
 class Processes:
-    """Everything that runs in addition to the harness; use it as a block, in the main thread."""
+    """Everything that runs in addition to the harness, as long as the supervisor's block lasts."""
 
-    def __init__(self, plan: Plan, run_id: str) -> None:
+    def __init__(self, plan: Plan, run_id: str, supervisor: Supervisor) -> None:
         self._plan, self._run_id, self._folder = plan, run_id, plan.bus.data_dir / run_id
-        self._supervisor = Supervisor(log_dir=self._folder / "logs")
+        self._supervisor = supervisor
         self.settings: Settings
         self.is_hosted = False
         """Whether the settings file has the run: then its namespace is shared."""
         self._missing_stages = frozenset(STAGES)
-
-    def __enter__(self) -> Self:
-        self._supervisor.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._supervisor.__exit__(*raised)
 
     def start(self, *, with_stages: bool = True) -> None:
         """Start what is missing; raises UnavailableError where a configured service does not answer.

@@ -9,14 +9,17 @@ from rollbus.cli.root import rollbus
 from rollbus.local.process.ports import find_free_port
 
 
-def test_start_without_a_terminal_only_names_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_without_a_terminal_fails_and_names_missing_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rollbus.yaml").write_text(f"stack: {{kafka_port: {find_free_port()}}}\n")
     result = CliRunner().invoke(rollbus, ["start"])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     last = result.output.splitlines()[-1]
     assert last == (
-        "missing: kafka, clickhouse, art-server, topics, worker, sink, trainer of main; `rollbus start --yes` starts it"
+        "Error: missing: kafka, clickhouse, art-server, topics, worker, sink, trainer of main; "
+        "`rollbus start --yes` starts it"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["rollbus.yaml"]
 

@@ -38,24 +38,30 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
     """Start what a new project needs, explain what becomes of its first episodes, and propose the settings that follow.
 
     It asks before it starts or writes anything. Without a terminal it prints the same, and neither starts nor writes
-    without --yes. `rollbus down` ends what it started.
+    without --yes; its status is then 1 if something is missing. `rollbus down` ends what it started.
     """
+    from rollbus.schemas.errors import UnavailableError
     from rollbus.start.proposals import find_proposals
 
     is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
     settings, console = source.load(), Console()
     parts = _look_for_parts(settings)
     console.print(_table(parts))
-    if not _start_missing(settings, source, parts, may_ask=is_interactive, yes=yes):
-        return
-    settings = source.reload()
-    _explain_recording(settings)
-    status = _wait_for_episodes(settings, wait_s if wait_s is not None else float("inf") if is_interactive else 0.0)
-    _show_funnels(console, status)
-    proposals = find_proposals(status.funnels)
-    if proposals:
-        _offer(source, settings, proposals, may_ask=is_interactive, yes=yes)
-    echo("`rollbus status` shows this again, `rollbus top` keeps looking, and `rollbus down` ends what runs here")
+    missing = _start_missing(settings, source, parts, may_ask=is_interactive, yes=yes)
+    refusal = UnavailableError(f"missing: {missing}; `rollbus start --yes` starts it") if missing else None
+    if refusal is None or any(part.is_there for part in parts if part.name == "kafka"):
+        settings = source.reload()
+        _explain_recording(settings)
+        status = _wait_for_episodes(settings, wait_s if wait_s is not None else float("inf") if is_interactive else 0.0)
+        _show_funnels(console, status)
+        proposals = find_proposals(status.funnels)
+        if proposals:
+            _offer(source, settings, proposals, may_ask=is_interactive, yes=yes)
+        echo("`rollbus status` shows this again, `rollbus top` keeps looking, and `rollbus down` ends what runs here")
+    if refusal is not None and not is_interactive:  # a script goes on only with what it asked for
+        raise refusal
+    if refusal is not None:
+        echo(str(refusal))
 
 
 def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
@@ -97,8 +103,8 @@ def _table(parts: "Iterable[Part]") -> OutputTable:
 
 def _start_missing(
     settings: Settings, source: SettingsFile, parts: "Sequence[Part]", *, may_ask: bool, yes: bool
-) -> bool:
-    """Start what is missing, if that is wanted; return whether the rest can be looked at."""
+) -> str:
+    """Start what is missing, if that is wanted; return the names of what stays missing."""
     from rollbus.health.checks import find_memory
     from rollbus.schemas.errors import UnavailableError
     from rollbus.start.processes import start_parts
@@ -108,16 +114,15 @@ def _start_missing(
     if elsewhere:
         raise UnavailableError("; ".join(f"{part.name}: {part.detail}; {part.remedy}" for part in elsewhere))
     if not missing:
-        return True
+        return ""
     for finding in find_memory(settings):
         if finding.remedy and any(part.name == "art-server" for part in missing):
             echo(f"memory: {finding.what}; {finding.remedy}")
     names = ", ".join(f"{part.name} of {part.run}" if part.run else part.name for part in missing)
     if _agrees(f"Start {names} on this machine?", may_ask=may_ask, yes=yes):
         start_parts(settings, source.path, missing)
-        return True
-    echo(f"missing: {names}; `rollbus start --yes` starts it")
-    return any(part.is_there for part in parts if part.name == "kafka")
+        return ""
+    return names
 
 
 def _explain_recording(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +22,19 @@ def count_bound_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def disk_usage(folder: Path) -> shutil._ntuple_diskusage | None:
+    """Return the room of the disk where a folder is, or would be; None where the system does not say how large it is.
+
+    Some file systems in user space and over the network report 0 bytes of 0.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        usage = shutil.disk_usage(there)
+    except OSError:
+        return None
+    return usage if usage.total else None
+
+
 def available_memory(system: Path = Path("/")) -> int | None:
     """Return the bytes that programs can have without swapping, of the machine and in its container.
 
@@ -32,7 +46,7 @@ def available_memory(system: Path = Path("/")) -> int | None:
 
 def _free_of_machine(system: Path) -> int | None:
     available = _read_entry(system / "proc/meminfo", "MemAvailable:")
-    return None if available is None else available * 1024
+    return available * 1024 if available else None  # a sandbox may show a meminfo of zeros
 
 
 def _free_in_group(system: Path, folder: str, limit: str, used: str, reclaimable: str) -> int | None:

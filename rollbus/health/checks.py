@@ -5,7 +5,6 @@ Each check answers by itself: one that cannot be made says why, and the others g
 
 import asyncio
 import platform
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollbus.runtime.health.alarms.processes import CLOCK_MS, is_disk_low
-from rollbus.runtime.machine import available_memory
+from rollbus.runtime.machine import available_memory, disk_usage
 from rollbus.schemas.errors import RollbusError, UnavailableError
 
 if TYPE_CHECKING:
@@ -89,8 +88,15 @@ def find_versions(settings: "Settings") -> Iterator[CheckResult]:
 def find_disk(settings: "Settings") -> Iterator[CheckResult]:
     """Say how much room there is where this machine writes."""
     folder = settings.stack.data_dir
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    usage = shutil.disk_usage(there)
+    usage = disk_usage(folder)
+    if usage is None:
+        yield CheckResult(
+            "disk",
+            "note",
+            f"the system does not say how much room there is for {folder}",
+            "see yourself that its disk has some, or set `stack: data_dir:` to another disk",
+        )
+        return
     what = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.0f} GiB free for {folder}"
     if is_disk_low(usage.free, usage.total):
         yield CheckResult("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
@@ -108,6 +114,7 @@ def find_memory(settings: "Settings", available: int | None = None) -> Iterator[
 
     available = available_memory() if available is None else available
     if available is None:
+        yield CheckResult("memory", "note", "the system does not say how much is available")
         return
     what, lora = f"{available / 1e9:.1f} GB are available", settings.art_server.lora
     is_to_start = "art-server" in local_services(settings) and not read(settings.stack_settings().run_dir, "art-server")

@@ -4,7 +4,6 @@
 stay. All raise ConfigurationError or UnavailableError with what to do; none prints.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from rollbus.runtime.credentials import (
     read_secret,
     record_ports,
 )
+from rollbus.runtime.machine import disk_usage
 from rollbus.runtime.principals import make_principals
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms
@@ -95,7 +95,7 @@ def require_startable(
     settings: StackSettings,
     services: Sequence[Service],
     *,
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    free_bytes: Callable[[Path], int | None] = lambda path: _free_bytes(path),
 ) -> None:
     """Raise ConfigurationError early if `up` could not start: the disk is full, or a port is taken.
 
@@ -116,7 +116,7 @@ def up(
     services: Sequence[Service],
     *,
     report: Callable[[ServiceStatus], None] = lambda status: None,
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    free_bytes: Callable[[Path], int | None] = lambda path: _free_bytes(path),
 ) -> tuple[ServiceStatus, ...]:
     """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers.
 
@@ -272,8 +272,14 @@ def _writing(settings: StackSettings) -> Iterator[None]:
         ) from error
 
 
-def _require_space(folder: Path, free: int) -> None:
-    if free < FREE_BYTES_NEEDED:
+def _free_bytes(folder: Path) -> int | None:
+    """Return what is free where a folder is; None where the system does not say."""
+    usage = disk_usage(folder)
+    return None if usage is None else usage.free
+
+
+def _require_space(folder: Path, free: int | None) -> None:
+    if free is not None and free < FREE_BYTES_NEEDED:
         raise ConfigurationError(
             f"only {free / 2**30:.2f} GiB free where {folder} lies, and the local stack needs "
             f"{FREE_BYTES_NEEDED / 2**30:.0f} GiB; free some, or set `data_dir` to another disk"

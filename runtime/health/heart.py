@@ -7,7 +7,6 @@ A beat cannot come from a loop that is blocked, or from a process that is stoppe
 import asyncio
 import logging
 import os
-import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from rollbus.runtime.kafka.clients import new_admin, new_producer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.partitions import count_partitions
+from rollbus.runtime.machine import disk_usage
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
@@ -196,7 +196,7 @@ class Heart:
         beat = advance(self._beat, report(), now_ms=self.clock_ms(), is_last=is_last)
         if is_end and self._ended_by is not None:
             beat = replace(beat, trouble=self._ended_by[:MOST_TROUBLE])
-        if self.folder is not None and (usage := _usage_of(self.folder)) is not None:
+        if self.folder is not None and (usage := disk_usage(self.folder)) is not None:
             beat = replace(beat, disk_free_bytes=usage.free, disk_total_bytes=usage.total)
         self._beat = beat
         topic = HEARTBEATS.full_name(self.namespace)
@@ -225,11 +225,3 @@ async def beating(
         return
     async with heart.beating(report, live=live, own_metrics=own_metrics):
         yield
-
-
-def _usage_of(folder: Path) -> shutil._ntuple_diskusage | None:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    try:
-        return shutil.disk_usage(there)
-    except OSError:
-        return None

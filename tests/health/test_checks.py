@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health import asking_kafka
+from rollbus.health import asking_kafka, checks
 from rollbus.health.asking_kafka import Permissions
 from rollbus.health.checks import examine, find_disk, find_gpus, find_memory, find_permissions, find_principals
 from rollbus.local.process.ports import find_free_port
@@ -29,6 +29,14 @@ def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatc
     (finding,) = find_disk(Settings())
     assert (finding.state, finding.what.partition(" of ")[0]) == ("problem", "1.0")
     assert "data_dir" in finding.remedy
+
+
+def test_a_disk_or_memory_of_no_known_size_is_not_called_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 0))
+    monkeypatch.setattr(checks, "available_memory", lambda: None)
+    for find in (find_disk, find_memory):
+        (finding,) = find(Settings())
+        assert (finding.state, finding.what.partition(" how much")[0]) == ("note", "the system does not say")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import shutil
 import sys
 import threading
 import time
@@ -223,6 +224,11 @@ def test_a_full_disk_is_refused_up_front(settings: StackSettings) -> None:
     with pytest.raises(ConfigurationError, match=r"only 0\.50 GiB free.*needs 1 GiB"):
         up(settings, (web_service("a", find_free_port()),), free_bytes=lambda path: 1 << 29)
     assert not log_path(settings, "a").exists()
+
+
+def test_a_disk_of_no_known_size_is_not_called_full(settings: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 0))
+    require_startable(settings, (web_service("a", find_free_port()),))
 
 
 def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def system(folder: Path, **files: str) -> Path:
     [
         ({}, None),
         ({"proc__meminfo": ""}, None),
+        ({"proc__meminfo": "MemTotal: 0 kB\nMemAvailable: 0 kB\n"}, None),
         ({"proc__meminfo": MEMINFO}, 1_024_000),
         ({"proc__meminfo": MEMINFO, "sys__fs__cgroup__memory_dot_max": "500000\n"}, 1_024_000),
     ],

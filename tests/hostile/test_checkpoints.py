@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import save_file
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX, WEIGHTS, is_complete, read_provenance, read_weights
+from rollbus.trainer.art_server.checkpoints.checkpoint import is_complete, read_provenance, read_weights
 from rollbus.trainer.art_server.checkpoints.journal import VersionStore
 from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer, load_tokenizer
 from rollbus.trainer.art_server.model.config import ModelConfig, read_config
+from rollbus.trainer.art_server.model.inert_files import INDEX, WEIGHTS
 
 CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16, vocabulary=8)
 HUGE = {

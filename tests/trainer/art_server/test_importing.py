@@ -385,6 +385,31 @@ def test_a_full_disk_leaves_nothing(folder: Path, cache: Path, monkeypatch: pyte
     assert left_in(cache) == []
 
 
+def test_a_disk_of_no_known_size_takes_the_model(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 0))
+    assert import_model(folder, cache).is_dir()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["/nowhere"], ["nowhere.gguf"], [".", "--onto", "/nowhere"], ["--name", "a/b", "."]]
+)
+def test_what_is_no_model_is_refused_before_torch_is_imported(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    command = ["model", "import", *arguments]
+    program = f"""
+import sys
+from rollbus.cli.root import rollbus
+try:
+    rollbus({command!r}, standalone_mode=False)
+except Exception as error:
+    print(type(error).__name__, error.message)
+print("torch" in sys.modules)
+"""
+    output = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True).stdout
+    assert output.startswith("CommandEnd ")
+    assert output.endswith("False\n")
+
+
 def test_too_little_memory_is_reported_before_and_after_an_import(
     gguf: Path, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

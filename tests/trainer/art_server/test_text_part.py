@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.base_models.importing import import_model
 from rollbus.trainer.art_server.base_models.text_part import OF_IMAGES, PREFIXES
-from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX
 from rollbus.trainer.art_server.model.config import FAMILIES, WRAPPERS
+from rollbus.trainer.art_server.model.inert_files import INDEX
 from rollbus.trainer.art_server.model.model import head, trunk
 from tests.models import load_model
 from tests.trainer.art_server.test_families import GEMMA3_ROPE, LLAMA4, SHAPE, SMALL_IDS, TOKENS, WINDOW

@@ -18,7 +18,6 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.art_server.model.config import MOST, MOST_OF_ANY
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 
-GGUF = ".gguf"
 MOST_READS = 4_000_000
 """Twice as many as the largest vocabulary takes with its merges; each costs half a kilobyte of memory."""
 INTEGERS = frozenset(kind for kind in GGUFValueType if "INT" in kind.name)

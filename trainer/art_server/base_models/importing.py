@@ -5,7 +5,6 @@ killed on the way leaves a temporary folder, which the next import of the same m
 """
 
 import hashlib
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,32 +14,27 @@ from pathlib import Path
 import torch
 
 from rollbus.runtime.files import hold_lock
-from rollbus.runtime.machine import available_memory
+from rollbus.runtime.machine import available_memory, disk_usage
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.trainer.art_server.base_models.gguf import GGUF, convert_gguf, plan_gguf
+from rollbus.trainer.art_server.base_models.gguf import convert_gguf, plan_gguf
 from rollbus.trainer.art_server.base_models.merging import merge_adapter
+from rollbus.trainer.art_server.base_models.source_files import GGUF, require_adapter, require_source
 from rollbus.trainer.art_server.base_models.text_part import find_text_part
 from rollbus.trainer.art_server.checkpoints.checkpoint import (
-    INDEX,
     TEMPORARY_PREFIX,
     publish_folder,
     read_weights,
-    weight_files,
 )
 from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer
 from rollbus.trainer.art_server.model.config import ModelConfig, read_config
-from rollbus.trainer.art_server.model.inert_files import MODEL_FILES, require_inert, require_inside
-from rollbus.trainer.art_server.model.lora import ADAPTER_CONFIG
+from rollbus.trainer.art_server.model.inert_files import INDEX, MODEL_FILES, weight_files
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.model import build_model
 
 Report = Callable[[str], None]
 HASH_DIGITS = 12
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_NAMES = 20
 """Of files left out, in a line of the report."""
-READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 256 * 2**20
-"""Endings of the files beside the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
 MEMORY_FACTOR = 2.5
 """Bytes of memory per byte of float32 weights while a GGUF file is converted."""
 
@@ -61,14 +55,7 @@ def import_model(
     """
     if onto is not None:
         return _import_adapter(source, onto, cache, name=name, template=template, report=report)
-    named = _require_name(name or source.stem.lower())
-    _require_ordinary_files(source)
-    weights = _find_weights(source)
-    for path in (*weights, *(source.iterdir() if source.is_dir() else ())):
-        if path.is_file() and (path in weights or path.name in MODEL_FILES or path.name == INDEX):
-            require_inside(path.parent if source.is_dir() else path.resolve().parent, path)
-    if source.is_dir():
-        require_inert(source)
+    named, weights = require_source(source, name)
     report(f"hashing {', '.join(path.name for path in weights)}")
     files = _files_of(source, weights)
     target = cache / f"{named}-{_hash_files(files, template)}"
@@ -109,9 +96,7 @@ def _import_adapter(
     adapter: Path, base: Path, cache: Path, *, name: str | None, template: str | None, report: Report
 ) -> Path:
     """Merge an adapter into its base model, beside the cache, and import what comes out."""
-    _require_ordinary_files(adapter)
-    _require_ordinary_files(base)
-    _find_weights(base)
+    require_adapter(adapter, base)
     read_config(base)
     _require_disk(cache, 2 * sum((base / file).stat().st_size for file in weight_files(base)))
     with tempfile.TemporaryDirectory(dir=cache, prefix=TEMPORARY_PREFIX) as folder:
@@ -133,59 +118,6 @@ def check_model(directory: Path) -> None:
         raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 
 
-def _require_ordinary_files(source: Path) -> None:
-    """Refuse a model of which a name leads to a device or a pipe, which may never end, or to a text without bound."""
-    for path in sorted(source.iterdir()) if source.is_dir() else [source]:
-        if not path.exists() or path.is_dir():
-            continue
-        if not path.is_file():
-            raise ConfigurationError(f"{path} is a device, a pipe or a socket, or a link to one; put the file there")
-        if path.suffix in READ_WHOLE and path.stat().st_size > MOST_TEXT_BYTES:
-            raise ConfigurationError(
-                f"{path} has {path.stat().st_size / 1e6:,.0f} MB, and at most {MOST_TEXT_BYTES / 1e6:.0f} MB of such a "
-                "file are read; take another copy of the model, or move the file away if it is not part of it"
-            )
-
-
-def _find_weights(source: Path) -> list[Path]:
-    """Return the files of weights at a path. ConfigurationError if there is no model that can be read."""
-    if source.suffix == GGUF:
-        if source.is_file():
-            return [source]
-        raise ConfigurationError(f"no file {source}; give the path of a GGUF file or of a folder with config.json")
-    if not source.is_dir():
-        raise ConfigurationError(
-            f"{source} is neither a GGUF file nor a folder; give the path of a model on this machine (nothing is "
-            "fetched from a hub)"
-        )
-    if (source / "config.json").exists():
-        files = [source / file for file in weight_files(source)]
-        missing = [path.name for path in files if not path.exists()]
-        if missing and (source / INDEX).exists():
-            raise ConfigurationError(
-                f"{source} lacks {len(missing)} of the {len(files)} files of weights that {INDEX} names, among them "
-                f"{missing[0]}; copy or download them again"
-            )
-        if missing:
-            raise ConfigurationError(
-                f"{source} has no {missing[0]}; this service reads weights in safetensors only (a pickled "
-                "pytorch_model.bin can run code when it is read): save the model with save_pretrained"
-            )
-        return files
-    if (source / ADAPTER_CONFIG).exists():
-        raise ConfigurationError(
-            f"{source} is a PEFT adapter, not a model; name the folder of its base model, too: `rollbus model import "
-            f"{source} --onto BASE`"
-        )
-    ggufs = sorted(source.glob(f"*{GGUF}"))
-    if len(ggufs) != 1:
-        raise ConfigurationError(
-            f"{source} has no config.json and {len(ggufs)} GGUF files; give a folder in Hugging Face layout, or one "
-            "GGUF file"
-        )
-    return ggufs
-
-
 def _files_of(source: Path, weights: list[Path]) -> list[Path]:
     """Return the files that make the model: no weights in other formats, and beside a GGUF file only a tokenizer."""
     if weights[0].suffix == GGUF:
@@ -201,16 +133,6 @@ def _files_of(source: Path, weights: list[Path]) -> list[Path]:
 def _names_left_out(source: Path, files: list[Path]) -> list[str]:
     """Return the names of what does not go into the cache: code, and what no reader here knows."""
     return [path.name for path in sorted(source.iterdir()) if path not in files][:MOST_NAMES]
-
-
-def _require_name(name: str) -> str:
-    """Return a name for a folder; ConfigurationError for one that would be a path."""
-    if NAME.fullmatch(name) is None:
-        raise ConfigurationError(
-            f"{name!r} cannot name a model's folder; give `--name` with letters, digits, `.`, `-` and `_`, the first a "
-            "letter or a digit"
-        )
-    return name
 
 
 def _hash_files(files: list[Path], template: str | None) -> str:
@@ -252,11 +174,11 @@ def _write_folder(target: Path) -> Iterator[Path | None]:
 
 def _require_disk(cache: Path, needed: int) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(cache).free
-    if free < needed:
+    usage = disk_usage(cache)
+    if usage is not None and usage.free < needed:
         raise UnavailableError(
-            f"the model needs {needed / 1e9:.2f} GB in {cache}, where {free / 1e9:.2f} GB are free; free some, or set "
-            "XDG_CACHE_HOME to another disk"
+            f"the model needs {needed / 1e9:.2f} GB in {cache}, where {usage.free / 1e9:.2f} GB are free; free some, "
+            "or set XDG_CACHE_HOME to another disk"
         )
 
 

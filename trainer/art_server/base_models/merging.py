@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import parse_json
-from rollbus.trainer.art_server.checkpoints.checkpoint import weight_files
-from rollbus.trainer.art_server.model.lora import ADAPTER, ADAPTER_CONFIG, PREFIX
+from rollbus.trainer.art_server.model.inert_files import ADAPTER_CONFIG, weight_files
+from rollbus.trainer.art_server.model.lora import ADAPTER, PREFIX
 
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 NOT_MERGED = (

@@ -16,8 +16,8 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.checkpoints.checkpoint import INDEX, WEIGHTS
 from rollbus.trainer.art_server.model.config import FAMILIES, WRAPPERS, read_settings
+from rollbus.trainer.art_server.model.inert_files import INDEX, WEIGHTS
 from rollbus.trainer.art_server.model.weights import OUTPUT
 
 PREFIXES = {

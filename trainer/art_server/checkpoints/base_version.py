@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint, weight_files
+from rollbus.trainer.art_server.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.art_server.checkpoints.loading import ModelLoader
+from rollbus.trainer.art_server.model.inert_files import weight_files
 from rollbus.trainer.art_server.model.master_weights import MasterWeights
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 

@@ -19,16 +19,19 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.ids import parse_json
 from rollbus.trainer.art_server.model.config import ModelConfig
-from rollbus.trainer.art_server.model.inert_files import MODEL_FILES, require_inside
-from rollbus.trainer.art_server.model.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
+from rollbus.trainer.art_server.model.inert_files import (
+    ADAPTER_CONFIG,
+    INDEX,
+    MODEL_FILES,
+    WEIGHTS,
+    require_inside,
+    weight_files,
+)
+from rollbus.trainer.art_server.model.lora import ADAPTER, from_peft, peft_config, to_peft
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.weights import from_hf_weights, to_hf_weights
 from rollbus.trainer.backends.model_settings import LoraConfig
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-"""Which file holds which weight: of a base model in several files; and of ours, so that a reader does not take the
-optimizer's state for weights."""
 OPTIMIZER = "optimizer.safetensors"
 PROVENANCE = "rollbus.json"
 TEMPORARY_PREFIX = ".tmp-"
@@ -94,25 +97,6 @@ def save_checkpoint(
         raise UnavailableError(
             f"checkpoint {directory} could not be written ({error}); free space on its disk and submit the batch again"
         ) from error
-
-
-def weight_files(directory: Path) -> list[str]:
-    """Names of the files that hold the weights: what the index says, or the only one; whether they exist or not."""
-    index = directory / INDEX
-    if not index.exists():
-        return [WEIGHTS]
-    try:
-        files = set(parse_json(index.read_bytes())["weight_map"].values())
-        if wrong := [name for name in files if name != Path(name).name or Path(name).suffix != ".safetensors"]:
-            raise ValueError(f"{wrong[0]!r} is not a file of weights in this folder")
-        if WEIGHTS not in files and (directory / WEIGHTS).exists():
-            raise ConfigurationError(
-                f"{directory} holds two models: {WEIGHTS}, and {INDEX} with {len(files)} other files; remove what does "
-                "not belong to this model"
-            )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"the weights in {directory} cannot be read: {INDEX} is damaged: {error!r}") from error
-    return sorted(files)
 
 
 def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.art_server.checkpoints.checkpoint import WEIGHTS, read_adapter, read_weights
+from rollbus.trainer.art_server.checkpoints.checkpoint import read_adapter, read_weights
 from rollbus.trainer.art_server.model.config import ModelConfig
+from rollbus.trainer.art_server.model.inert_files import WEIGHTS
 from rollbus.trainer.art_server.model.lora import ADAPTER, freeze_all_but_adapters, initialize_adapters, is_adapter
 from rollbus.trainer.art_server.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.art_server.model.model import build_model

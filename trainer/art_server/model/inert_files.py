@@ -12,6 +12,11 @@ from typing import Any
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import parse_json
 
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Which file holds which weight: of a base model in several files; and of ours, so that a reader does not take the
+optimizer's state for weights."""
+ADAPTER_CONFIG = "adapter_config.json"
 SETTINGS_FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "chat_template.json")
 MODEL_FILES = frozenset(
     {
@@ -70,6 +75,25 @@ def require_plain_settings(path: Path) -> None:
             raise ConfigurationError(f"{path} has `{name}` {value!r}, which a loader would fetch and run; remove it")
         if is_kernel and isinstance(value, dict) and any("/" in str(entry) for entry in value.values()):
             raise ConfigurationError(f"{path} has `{name}` {value!r}, which a loader would fetch and run; remove it")
+
+
+def weight_files(directory: Path) -> list[str]:
+    """Names of the files that hold the weights: what the index says, or the only one; whether they exist or not."""
+    index = directory / INDEX
+    if not index.exists():
+        return [WEIGHTS]
+    try:
+        files = set(parse_json(index.read_bytes())["weight_map"].values())
+        if wrong := [name for name in files if name != Path(name).name or Path(name).suffix != ".safetensors"]:
+            raise ValueError(f"{wrong[0]!r} is not a file of weights in this folder")
+        if WEIGHTS not in files and (directory / WEIGHTS).exists():
+            raise ConfigurationError(
+                f"{directory} holds two models: {WEIGHTS}, and {INDEX} with {len(files)} other files; remove what does "
+                "not belong to this model"
+            )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"the weights in {directory} cannot be read: {INDEX} is damaged: {error!r}") from error
+    return sorted(files)
 
 
 def _walk(settings: Any) -> Iterator[tuple[str, Any]]:

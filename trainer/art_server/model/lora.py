@@ -17,7 +17,6 @@ from rollbus.trainer.art_server.model.weights import from_hf_weights, to_hf_weig
 from rollbus.trainer.backends.model_settings import LoraConfig
 
 ADAPTER = "adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter_config.json"
 PREFIX = "base_model.model."
 
 

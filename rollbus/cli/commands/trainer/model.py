@@ -24,8 +24,13 @@ def import_(path: Path, name: str | None, onto: Path | None) -> None:
 
     Nothing is fetched from a hub. The folder is printed; `art_server: base_model:` takes it.
     """
+    from rollbus.trainer.art_server.base_models.source_files import require_adapter, require_source
     from rollbus.trainer.art_server.control.environment import leave_out_unused
 
+    if onto is None:  # before torch is imported, which takes seconds
+        require_source(path, name)
+    else:
+        require_adapter(path, onto)
     leave_out_unused()
     from rollbus.trainer.art_server.base_models.importing import import_model
     from rollbus.trainer.art_server.base_models.packaged import models_cache

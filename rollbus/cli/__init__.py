@@ -5,6 +5,7 @@ import os
 import sys
 
 from rollbus.cli.silence import watch_silence
+from rollbus.runtime.http.loopback import ask_loopback_directly
 from rollbus.runtime.machine import install_command
 from rollbus.streams.worker.process import OBJECTS_BETWEEN_COLLECTIONS
 
@@ -21,5 +22,6 @@ def main() -> None:
             raise
         remedy = install_command("'rollbus[cli]'")
         sys.exit(f"rollbus: the command line is not installed in {sys.executable}; run: {remedy}")
+    ask_loopback_directly(os.environ)
     os.umask(0o077)  # what rollbus writes holds prompts, weights and passwords
     rollbus()

@@ -12,6 +12,7 @@ import httpx
 
 from rollbus.nemo import troubles
 from rollbus.nemo.components import ARTBackendConfig
+from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.schemas.errors import RejectedError
 
 TIMEOUT_S = 600.0
@@ -39,7 +40,7 @@ def model_json(backend: ARTBackendConfig) -> dict[str, Any]:
 def is_healthy(url: str) -> bool:
     """Ask a health route; only 200 is healthy."""
     try:
-        return httpx.get(url, timeout=HEALTH_S).status_code == 200
+        return httpx.get(url, timeout=HEALTH_S, trust_env=may_use_proxy(url)).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -49,7 +50,11 @@ async def register(backend: ARTBackendConfig, transport: httpx.AsyncBaseTranspor
     headers = {"authorization": f"Bearer {backend.token}"} if backend.token else {}
     model = model_json(backend)
     async with httpx.AsyncClient(
-        base_url=backend.url, headers=headers, timeout=TIMEOUT_S, transport=transport
+        base_url=backend.url,
+        headers=headers,
+        timeout=TIMEOUT_S,
+        transport=transport,
+        trust_env=may_use_proxy(backend.url),
     ) as client:
         await _post(client, backend, "/register", model)
         if backend.server_config is not None:

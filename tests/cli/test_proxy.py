@@ -61,6 +61,13 @@ def test_the_proxy_has_options_for_withholding_sampling_and_its_spool(served_app
     assert list((tmp_path / "proxy").iterdir()) != []
 
 
+def test_the_proxy_says_where_it_listens(served_apps: list[Any]) -> None:
+    output = invoke()
+    proxy: Proxy = served_apps[0].app.routes[0].endpoint.__self__
+    assert f"what asks OPENAI_BASE_URL={proxy.address}/v1 is recorded" in output
+    assert not proxy.address.endswith(":0")
+
+
 def test_spooled_events_keep_their_principal(
     served_apps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.open_listener import open_listener
+from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.cli.withhold_option import withhold_option
@@ -121,6 +122,7 @@ def run(
         spooled = [record_as(settings.sign_as(name)) for name in find_spooled(spool_folder)]
         for spooled_recorder in spooled:
             spooled_recorder.outbox.submit_report()  # a recorder looks into its spool once it sends something
+        address = f"http://{f'[{host}]' if ':' in host else host}:{own_port}"
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
@@ -134,13 +136,14 @@ def run(
             upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
             find_principal=settings.find_principal(),
             record_as=record_as,
-            address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
+            address=address,
         )
         server = make_server(recording_proxy.app(), recording_proxy.door(host))
         server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
 
         async def serve() -> None:
             async with beating(settings.heart("proxy"), recording_proxy.report, own_metrics=recorder.metrics):
+                echo(f"what asks OPENAI_BASE_URL={address}/v1 is recorded (Ctrl-C stops)", err=True)
                 stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
                 await server.serve(sockets=[listener])
                 stopping.cancel()

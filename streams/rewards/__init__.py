@@ -2,6 +2,7 @@
 
 contract        what a reward function is
 registry        the table of names, and the users' own by entry point
+options         what each of them can be told, checked before anything is scored
 feedback        rewards that were reported
 answer_checks   what the answer itself shows: exact_match, json_valid, length, regex
 guards          what a gamed reward does to the text

@@ -20,7 +20,7 @@ from rollbus.streams.rewards.contract import RewardContext, TurnValues
 
 STEP = "step"
 """`NAME.step` reported on a turn is the part of the report NAME that the turn earned, as in shaped rewards."""
-_COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
+COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
     "sum": sum,
     "mean": fmean,
@@ -79,7 +79,7 @@ def _turns_of(reports: Sequence[Reward], context: RewardContext, parts: int) -> 
     if combine in ("sum", "mean"):
         share = 1.0 if combine == "sum" else 1 / len(values)
         return [_turn_reward(report, context, share, parts) for report in reports]
-    chosen_place = len(values) - 1 if combine == "last" else values.index(_COMBINE[combine](values))
+    chosen_place = len(values) - 1 if combine == "last" else values.index(COMBINE[combine](values))
     return [_turn_reward(report, context, float(place == chosen_place), parts) for place, report in enumerate(reports)]
 
 
@@ -99,6 +99,6 @@ def _value_of(reports: Sequence[Reward], context: RewardContext) -> float:
     on_episode = [report.value for report in reports if report.turn_event_id is None]
     values = on_episode or [report.value for report in reports]
     combine = str(context.options.get("combine") or ("last" if on_episode else "sum"))
-    if combine not in _COMBINE:
-        raise ValueError(f"feedback: combine {combine!r} is none of {', '.join(_COMBINE)}")
-    return float(_COMBINE[combine](values))
+    if combine not in COMBINE:
+        raise ValueError(f"feedback: combine {combine!r} is none of {', '.join(COMBINE)}")
+    return float(COMBINE[combine](values))

@@ -19,6 +19,7 @@ from rollbus.streams.rewards.judge import judge
 from rollbus.streams.rewards.judge_relative import judge_relative
 from rollbus.streams.rewards.next_turn.judge import next_turn_judge
 from rollbus.streams.rewards.next_turn.rules import next_turn
+from rollbus.streams.rewards.options import find_mistakes
 
 ENTRY_POINTS = "rollbus.rewards"
 Registry = Mapping[str, RewardFunction]
@@ -89,12 +90,20 @@ def function_of(registry: Registry, reward: ComponentConfig) -> RewardFunction:
 
 
 def check(registry: Registry, rewards: Iterable[ComponentConfig], per: Literal["trajectory", "group"]) -> None:
-    """Raise ConfigurationError for a component that is not registered, or that is over something else."""
+    """Raise ConfigurationError for a component that is not registered, that is over something else, or that has an
+    option which its function cannot read; functions of users take any options.
+    """
+    mistakes = []
     for reward in rewards:
-        unit = function_of(registry, reward).per
+        function = function_of(registry, reward)
+        unit = function.per
         if unit != per:
             where = {"group": "a run's grouping.rewards", "trajectory": "scoring.rewards"}[unit]
             raise ConfigurationError(f"reward {reward.name!r}: {reward.type!r} is over a {unit}; it goes into {where}")
+        if function == BUILT_IN.get(reward.type):
+            mistakes += [f"reward {reward.name!r}: {mistake}" for mistake in find_mistakes(reward)]
+    if mistakes:
+        raise ConfigurationError("; ".join(mistakes))
 
 
 def reward_version(registry: Registry, config: ScoringConfig) -> str:

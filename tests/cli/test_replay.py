@@ -53,6 +53,15 @@ def test_an_unnamed_model_is_not_asked_again(options: dict[str, Any], tmp_path: 
         make_replay(Settings(), plan_for(Settings(), **options), None)
 
 
+def test_options_of_a_reward_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "scoring.yaml").write_text("rewards: [{type: regex, name: cites, options: {patern: x}}]")
+    (tmp_path / "grouping.yaml").write_text("rewards: [{type: judge_relative, name: best, options: {rubrik: x}}]")
+    with pytest.raises(ConfigurationError, match=r"reward 'cites': regex has no option patern; it takes full, pattern"):
+        plan_for(Settings(), reward=str(tmp_path / "scoring.yaml"))
+    with pytest.raises(ConfigurationError, match=r"reward 'best': judge_relative has no option rubrik"):
+        plan_for(Settings(), grouping=str(tmp_path / "grouping.yaml"))
+
+
 @pytest.mark.parametrize("stages", [("scoring",), ("grouping", "curriculum"), ("alias",)])
 def test_rewards_of_the_end_are_refused_where_no_episode_is_assembled(stages: tuple[str, ...]) -> None:
     settings = Settings.model_validate({})

@@ -11,6 +11,7 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 if TYPE_CHECKING:
     from rollbus.streams.replay.kafka.run import Replay
     from rollbus.streams.replay.plan.plan import ReplayPlan
+    from rollbus.streams.rewards.registry import Registry
 
 CHANGED_BY = {
     "--reward": ("scoring",),
@@ -79,8 +80,19 @@ def make_plan(
         scores="rescored" if rescore else "computed" if reward is not None else "recorded",
         allow_missing=allow_missing,
     )
-    plan.run_configs()  # raises for changes that a run of the settings cannot have
+    _require_rewards(plan, find_registry(reward))
     return plan
+
+
+def _require_rewards(plan: "ReplayPlan", registry: "Registry") -> None:
+    """Raise ConfigurationError before anything is read, for rewards and runs that the stages could not work with."""
+    from rollbus.streams.rewards.registry import check
+
+    judged_runs = plan.run_configs()  # raises for changes that a run of the settings cannot have
+    if "scoring" in plan.stages:
+        check(registry, plan.scoring_config.rewards, "trajectory")
+    if "group-scoring" in plan.stages:
+        check(registry, (reward for run in judged_runs for reward in run.grouping.rewards), "group")
 
 
 def _refuse_without_effect(options: "list[str]", stages: tuple[str, ...]) -> None:

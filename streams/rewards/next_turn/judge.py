@@ -22,6 +22,8 @@ from rollbus.streams.rewards.next_turn.rules import CONFIDENCE, HINTS, UNCLEAR, 
 JUDGE = "judge"
 """Signal of a turn that the judge spoke of; as the option `hint`, who puts hints into words."""
 USER = "user"
+EVERYWHERE = "everywhere"
+"""As the option `where`: the model is asked about every reply."""
 RUBRIC = "Did the assistant's answer give the user what they wanted, as far as what they did next shows?"
 VALUES = {"good": 1.0, "bad": 0.0}
 MOST_CHARACTERS = 8_000
@@ -37,8 +39,8 @@ async def next_turn_judge(trajectory: Trajectory, context: RewardContext) -> Tur
     """
     if context.ask is None:
         raise ValueError("next_turn_judge: this worker has no endpoint to ask; set the judge's base URL and model")
-    if (where := context.options.get("where") or "everywhere") not in ("everywhere", UNCLEAR):
-        raise ValueError(f"next_turn_judge: where is {where!r}, not everywhere or {UNCLEAR}")
+    if (where := context.options.get("where") or EVERYWHERE) not in (EVERYWHERE, UNCLEAR):
+        raise ValueError(f"next_turn_judge: where is {where!r}, not {EVERYWHERE} or {UNCLEAR}")
     if (hint_by := context.options.get("hint") or USER) not in (USER, JUDGE):
         raise ValueError(f"next_turn_judge: hint is {hint_by!r}, not {USER} or {JUDGE}")
     ask, earlier = context.ask, {turn.event_id: turn for turn in context.earlier if turn.event_id}

@@ -45,6 +45,8 @@ CONFIDENCE = {
 HINTS = frozenset({"correction", "edit", "tool_error"})
 """Rules after which what was said may help to answer better; the words of the others say only how good it was."""
 UNCLEAR = "unclear"
+WORDS = THANKS_WORDS, CORRECTION_WORDS, ESCALATION_WORDS = "thanks_words", "correction_words", "escalation_words"
+"""Options that add words to a rule."""
 SAME_WORDS = 0.8
 """Share of the words of two messages that are in both, above which the second repeats the first."""
 FEWEST_WORDS = 2
@@ -113,10 +115,10 @@ def _rule_of(answered_turn: NextTurn, context: RewardContext) -> str:
     if answered_turn.signal != "reply":
         return answered_turn.signal
     words = answered_turn.words[:MOST_CHARACTERS]
-    if _fits(ESCALATION, "escalation_words", words, context):
+    if _fits(ESCALATION, ESCALATION_WORDS, words, context):
         return "escalation"
-    is_thanks = _fits(THANKS, "thanks_words", words, context)
-    is_correction = _fits(CORRECTION, "correction_words", words, context)
+    is_thanks = _fits(THANKS, THANKS_WORDS, words, context)
+    is_correction = _fits(CORRECTION, CORRECTION_WORDS, words, context)
     if is_thanks != is_correction:
         return "thanks" if is_thanks else "correction"
     if is_thanks:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.records.config import RewardConfig
+from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.trajectories import Reward, Trajectory
+from rollbus.streams.pipeline import namespace_stages
 from rollbus.streams.rewards import registry
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.judge import judge
+from rollbus.streams.rewards.options import OPTIONS
 from tests.builders import make_trajectory
 
 
@@ -274,3 +276,45 @@ def test_functions_come_from_an_installed_package(tmp_path: Path, monkeypatch: p
     assert isinstance(functions["plain"], RewardFunction)
     assert (functions["shortest"].per, functions["shortest"].version) == ("group", "7")
     registry.check(functions, (RewardConfig(type="shortest"),), "group")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("length", {}, "length needs the option target"),
+        ("length", {"target": None}, "length needs the option target"),
+        ("length", {"target": 100, "limit": 50}, "the option limit is 50; it must be above target, 100"),
+        ("length", {"target": "short"}, "the option target is 'short', not a number"),
+        (
+            "regex",
+            {"patern": "x"},
+            "regex has no option patern; it takes full, pattern, within_s; .*needs the option pat",
+        ),
+        ("regex", {"pattern": "("}, r"the option pattern is '\(', no regular expression: "),
+        ("exact_match", {"ignore_case": "no"}, "the option ignore_case is 'no', not true or false"),
+        ("feedback", {"combine": "median"}, "the option combine is 'median', none of last, sum, mean, min, max"),
+        ("judge", {"scale": 0}, "the option scale is 0, not above 0"),
+        ("next_turn", {"thank": 1}, "next_turn has no option thank; it takes .*thanks, thanks_words"),
+        ("next_turn_judge", {"where": "here"}, "the option where is 'here', none of everywhere, unclear"),
+        ("next_turn_judge", {"hint": "oracle"}, "the option hint is 'oracle', none of user, judge"),
+        ("repetition", {"n": 1.5}, "the option n is 1.5, not a whole number"),
+        ("surprisal", {"n": 4}, "surprisal has no option n; it takes none"),
+    ],
+)
+def test_an_option_that_cannot_be_read_is_refused_at_the_start(kind: str, options: Any, words: str) -> None:
+    reward = RewardConfig(type=kind, name="mine", options=options)
+    with pytest.raises(ConfigurationError, match=f"^reward 'mine': {words}"):
+        namespace_stages(AssemblyConfig(), ScoringConfig(rewards=(reward,)), registry=registry.BUILT_IN)
+
+
+def test_options_of_the_documentation_and_of_users_functions_are_taken() -> None:
+    functions = {**registry.BUILT_IN, "length": RewardFunction(lambda trajectory, context: 1.0)}
+    options_by_type: dict[str, Any] = {
+        "next_turn": {"repetition": -0.5, "silence": None, "thanks_words": "tack, super"},
+        "next_turn_judge": {"where": "unclear", "hint": "judge", "model": "small"},
+        "judge": {"rubric": "Is the answer polite?", "model": "another-model"},
+        "length": {"anything": "else"},
+    }
+    rewards = [RewardConfig(type=kind, name=kind, options=options) for kind, options in options_by_type.items()]
+    registry.check(functions, rewards, "trajectory")
+    assert {*OPTIONS} == {*registry.BUILT_IN}

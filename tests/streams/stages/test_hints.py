@@ -61,12 +61,6 @@ def test_a_correction_by_the_rules_needs_no_judge_and_its_words_are_the_hint() -
     assert (hints_of(score), judge.calls) == ([(True, "")], [])
 
 
-def test_an_unknown_source_of_hints_is_an_error_of_the_component() -> None:
-    score, *_ = judge_words(Judge(), REPLY, hint="oracle")
-    assert score.outcome == "failed"
-    assert "hint is 'oracle', not user or judge" in (score.error or "")
-
-
 def test_a_hint_is_written_once_however_often_rewards_change() -> None:
     judge = Judge(WRITES_HINTS)
     first, second = judge_words(judge, REPLY, hint="judge")

@@ -16,6 +16,7 @@ from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.records.steps import TrainedMember
 from tests.builders import (
+    make_alias_reward,
     make_episode,
     make_group,
     make_member,
@@ -48,9 +49,11 @@ SENTENCES = {
     "late_rewards": "5 of 5 reports named 'thumbs' came too late for their score",
     "short_groups": "6 groups closed with 1.0 of 8 members on average",
     "other_prompts": "example 't-7' began with 3 prompts besides its group's",
-    "too_many_reports": "2 events do not count (too_many_reports), since their episodes have more reports by one "
-    "principal than `assembly: max_reports:`: reward 'thumbs' by source 'user' and principal 'stranger'",
-    "reward_not_allowed": "1 event does not count (reward_not_allowed)",
+    "too_many_reports": "2 reports do not count (too_many_reports), since one principal has more of them on an episode "
+    "than `assembly: max_reports:`: reward 'thumbs' by source 'user' and principal 'stranger'",
+    "reward_not_allowed": "1 report does not count (reward_not_allowed)",
+    "waiting_alias": "2 reports wait for an alias that no episode has, such as 'order-9'; what waits is given up",
+    "waiting_episode": "1 report waits for an episode that has not begun, such as 'mistyped'",
     "share_without_bound": "2 principals recorded what was trained, and agent-7 has 75% of the absolute advantage",
     "outsized_episode": f"trajectory {trajectory_id('huge')} alone has 90% of the absolute advantage of step 1",
     "unsigned_evidence": "25 of 26 episodes are signed by nobody",
@@ -86,6 +89,12 @@ def records() -> Iterator[tuple[str, Any]]:
         yield "episode-events", replace(make_reward(f"late-{number}", sequence=9), name="thumbs")
         silence = make_reward(f"late-{number}", None, name="next_turn", signal="silence", source="user")
         yield "episode-events", silence
+    for number in range(2):
+        yield "aliases", make_alias_reward("order-9", key=f"user-{number}")
+    found = make_alias_reward("order-1")
+    yield "aliases", found
+    yield "episode-events", replace(found, episode_id="good-0", root_episode_id="good-0")
+    yield "episode-events", make_reward("mistyped", sequence=9)
     for number in range(2):
         detail = "reward 'thumbs' by source 'user' and principal 'stranger', episode late-1"
         yield "drops", _refusal(f"report-{number}", DropReason.TOO_MANY_REPORTS, detail)

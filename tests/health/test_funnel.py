@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from rollbus.health.funnel.forecast import say_wait
 from rollbus.health.funnel.funnel import Funnel, draw_funnel, without_numbers
 from rollbus.health.funnel.losses import LOSSES, explain_loss
 from rollbus.health.funnel.notices import names_read
@@ -21,6 +22,7 @@ from rollbus.health.funnel.numbers import (
     RewardCount,
     RunCount,
     TurnCount,
+    WaitingCount,
 )
 from rollbus.health.funnel.show import render_funnel
 from rollbus.health.funnel.verdict import give_verdict, hold_funnels
@@ -171,6 +173,85 @@ def test_an_unread_reward_is_named_with_the_setting_that_reads_it() -> None:
     words = words_of(drawn, "unread_rewards")
     assert words.startswith("40 reports are named 'thumbs', which no component reads (read: reward)")
     assert "add `{type: feedback, name: thumbs}` to `scoring: rewards:`" in words, "in its place, `reward` would go"
+
+
+@pytest.mark.parametrize(
+    ("episodes", "verdict"),
+    [
+        (
+            count(1, "score_missing", 40),
+            "nothing can train: 40 of 40 episodes had no reward when they were to be grouped",
+        ),
+        (count(1, "", 40), "the first step waits for rewards; 40 episodes have none yet"),
+    ],
+)
+def test_the_first_line_names_reports_that_reach_no_score(episodes: EpisodeCount, verdict: str) -> None:
+    unread = funnel(
+        episodes, settings=FunnelSettings(scoring=NAMED_REWARD), rewards=(RewardCount("csat", 40, 40),)
+    ).verdict
+    assert verdict in unread
+    assert "40 reports are named 'csat', which no component reads (read: reward) → add `{type: feedback" in unread
+    lost = funnel(episodes, waiting=(WaitingCount("alias", 40, "order-9"),)).verdict
+    assert lost.endswith(
+        "let the agent call `rb.alias(EPISODE, 'order-9')`, or report with the id that the episode has: `episode.id`"
+    )
+    assert funnel(episodes).verdict.count("→") == (1 if episodes.dropped_by else 0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words"),
+    [
+        (
+            WaitingCount("alias", 3, "order-9"),
+            "3 reports wait for an alias that no episode has, such as 'order-9'; what waits is given up after 24.0 h → "
+            "let the agent call `rb.alias(EPISODE, 'order-9')`",
+        ),
+        (
+            WaitingCount("alias", 1, "conversation:chat-7"),
+            "1 report waits for a conversation without an episode, such as 'chat-7'; what waits is given up after 24.0 "
+            "h → open its episodes with `conversation='chat-7'`",
+        ),
+        (
+            WaitingCount("episode", 1, "mine"),
+            "1 report waits for an episode that has not begun, such as 'mine'; what waits is given up after 24.0 "
+            "h → report with the id",
+        ),
+    ],
+)
+def test_reports_whose_episode_is_not_there_are_named(waiting: WaitingCount, words: str) -> None:
+    assert words_of(funnel(count(1), waiting=(waiting,)), "waiting_reports").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("unresolved_alias", "since no episode has taken their alias within 24.0 h: x → let the agent call `rb.alias("),
+        (
+            "orphaned_reward",
+            "since their episode never began, or ended more than 24.0 h before: x → report with the id",
+        ),
+        (
+            "reward_not_allowed",
+            "since their source may not set this reward, or has not signed it: x → give the reporter",
+        ),
+    ],
+)
+def test_a_refused_report_is_told_in_the_words_of_its_reporter(reason: str, words: str) -> None:
+    told = words_of(funnel(count(1), refused=(RefusedCount(reason, 2, "x"),)), "refused_events")
+    assert told.startswith(f"2 reports do not count ({reason}), {words}")
+
+
+def test_a_promoted_replay_is_not_taken_for_an_old_file() -> None:
+    applied = {"scoring": "of the replay", "assembly": "of an old file"}
+    drawn = funnel(count(1), applied_hashes=applied, promoted={"scoring": "gentle"})
+    words = words_of(drawn, "promoted_settings")
+    assert words.startswith("the workers apply what was promoted of replay gentle, in `scoring:`, and not this file")
+    assert "write it into this file" in words
+    assert "in `assembly:`: they read them at their start" in words_of(drawn, "unapplied_settings")
+
+
+def test_a_step_in_ten_seconds_is_not_called_a_minute_away() -> None:
+    assert [say_wait(ms) for ms in (10_000, 60_000, 600_000)] == ["less than a minute", "about a minute", "10 minutes"]
 
 
 def test_a_users_own_reward_function_may_read_any_name() -> None:
@@ -383,7 +464,7 @@ def test_refused_events_are_named_with_count_reason_and_example() -> None:
     refused = (RefusedCount("too_many_reports", 700, "reward 'thumbs' by source 'user'"), RefusedCount("late_event", 1))
     drawn = funnel(count(5, "", 10), refused=refused)
     first, second = [notice for notice in drawn.notices if notice.code == "refused_events"]
-    assert first.what.startswith("700 events do not count (too_many_reports)")
+    assert first.what.startswith("700 reports do not count (too_many_reports)")
     assert first.what.endswith("`assembly: max_reports:`: reward 'thumbs' by source 'user'")
     assert second.what.startswith("1 event does not count (late_event)")
 

@@ -92,6 +92,8 @@ def _measure_pace(numbers: FunnelNumbers) -> float:
 def say_wait(ms: float) -> str:
     """Return a time that is only estimated, in words."""
     minutes = ms / 60_000
+    if minutes < 0.75:
+        return "less than a minute"
     if minutes < 1.5:
         return "about a minute"
     return f"{minutes:.0f} minutes" if minutes < 120 else say_duration(ms)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rollbus.health.funnel.forecast import Forecast, forecast_step, hold_step
 from rollbus.health.funnel.losses import agree, explain_loss
-from rollbus.health.funnel.notices import Notice, find_notices
+from rollbus.health.funnel.notices import Notice, find_notices, find_reports_astray
 from rollbus.health.funnel.numbers import (
     EPISODES,
     IN_STEP,
@@ -22,6 +22,7 @@ from rollbus.health.funnel.numbers import (
     NextTurnCount,
 )
 from rollbus.runtime.health.alarms.problem import say_duration
+from rollbus.schemas.records.drops import DropReason
 
 HOUR_MS = 3_600_000
 
@@ -94,6 +95,7 @@ class Funnel:
 
 def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
     """Return the funnel of a run."""
+    notices = find_notices(numbers, settings)
     stages = tuple(_draw_stage(number, numbers.episodes) for number in range(len(STAGES)))
     blocked_at = _find_block(stages)
     forecast = forecast_step(numbers, settings) if numbers.episodes or numbers.run.groups else None
@@ -103,11 +105,11 @@ def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
         since_ms=numbers.since_ms,
         stages=stages,
         unassembled=_find_unassembled(numbers, settings),
-        notices=find_notices(numbers, settings),
+        notices=notices,
         next_turns=describe_next_turns(numbers.next_turns),
         forecast=forecast,
         blocked_at=None if blocked_at is None else blocked_at.name,
-        verdict=_give_verdict(numbers, stages, blocked_at, forecast),
+        verdict=_give_verdict(numbers, stages, blocked_at, forecast, notices),
         newest_episode_ms=numbers.run.newest_episode_ms,
     )
 
@@ -181,7 +183,11 @@ def _find_unassembled(numbers: FunnelNumbers, settings: FunnelSettings) -> Unass
 
 
 def _give_verdict(
-    numbers: FunnelNumbers, stages: Sequence[FunnelStage], blocked_at: FunnelStage | None, forecast: Forecast | None
+    numbers: FunnelNumbers,
+    stages: Sequence[FunnelStage],
+    blocked_at: FunnelStage | None,
+    forecast: Forecast | None,
+    notices: Sequence[Notice],
 ) -> str:
     began, newest_ms = stages[EPISODES].episodes, numbers.run.newest_episode_ms
     hours = max(1, round((numbers.now_ms - numbers.since_ms) / HOUR_MS))
@@ -192,12 +198,16 @@ def _give_verdict(
         return f"no episode has begun in the last {hours} hours; the newest began {age} ago"
     if blocked_at is not None:
         loss = blocked_at.lost[0]
+        astray = find_reports_astray(notices) if loss.reason == DropReason.SCORE_MISSING else None
+        why, remedy = (f": {astray.what}", astray.remedy) if astray else ("", loss.remedy)
         return (
-            f"nothing can train: {loss.episodes} of {began} episodes {loss.what}, and none is {blocked_at.name} → "
-            f"{loss.remedy}"
+            f"nothing can train: {loss.episodes} of {began} episodes {loss.what}, and none is {blocked_at.name}{why} → "
+            f"{remedy}"
         )
     trained_episodes = stages[IN_STEP].episodes
     sentence = "" if forecast is None else f"; {forecast.sentence}"
+    if forecast is not None and forecast.unrewarded and (astray := find_reports_astray(notices)):
+        sentence += f", and {astray.what} → {astray.remedy}"
     return f"{trained_episodes} of {began} episodes are trained{sentence}"
 
 

@@ -4,13 +4,15 @@ Each finding is one function: counts and settings in, notices out. They explain;
 stages, and no second copy of it is here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rollbus.health.funnel.losses import advise_turns, explain_loss
-from rollbus.health.funnel.numbers import REWARDED, FunnelNumbers, FunnelSettings, TurnCount
+from rollbus.health.funnel.numbers import REWARDED, FunnelNumbers, FunnelSettings, TurnCount, WaitingCount
 from rollbus.runtime.health.alarms.problem import say_duration
+from rollbus.schemas.drop_words import DropWords
+from rollbus.schemas.ids import CONVERSATION_PREFIX
 from rollbus.schemas.records.config import EVERY_NAME, FilterConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.streams.rewards.registry import BUILT_IN, NEXT_TURN, NEXT_TURN_JUDGE
@@ -18,6 +20,26 @@ from rollbus.streams.rewards.registry import BUILT_IN, NEXT_TURN, NEXT_TURN_JUDG
 ROUND_TO_MS = 5_000
 OUTSIZED = 0.25
 """Share of a step of eight groups with a signal. In its group an episode has half of the absolute advantage at most."""
+OF_REPORTS: Mapping[str, DropWords] = {
+    DropReason.UNRESOLVED_ALIAS: DropWords(
+        "since no episode has taken their alias within {late}",
+        "let the agent call `rb.alias(EPISODE, ALIAS)`, or report with the id that the episode has: `episode.id`",
+    ),
+    DropReason.ORPHANED_REWARD: DropWords(
+        "since their episode never began, or ended more than {late} before",
+        "report with the id that the episode has, `episode.id`; for later reports raise `assembly: late_horizon_ms:`",
+    ),
+    DropReason.REWARD_NOT_ALLOWED: DropWords(
+        "since their source may not set this reward, or has not signed it",
+        "give the reporter the key of its source (`signing: sources:`), or see `assembly: reward_sources:`",
+    ),
+    DropReason.TOO_MANY_REPORTS: DropWords(
+        "since one principal has more of them on an episode than `assembly: max_reports:`",
+        "raise it, if they are meant",
+    ),
+}
+"""What the reason of a refused report means, and what the reporter changes; a loss's words are about episodes."""
+REPORTS_ASTRAY = ("unread_rewards", "late_rewards", "waiting_reports")
 PRINCIPAL = "principal"
 """The source of a share that is no label: whose token signed the episode."""
 
@@ -48,19 +70,37 @@ def find_notices(numbers: FunnelNumbers, settings: FunnelSettings) -> tuple[Noti
     return tuple(notice for find in FINDINGS for notice in find(numbers, settings))
 
 
+def find_reports_astray(notices: Iterable[Notice]) -> Notice | None:
+    """Return the first finding on reports that were made and reach no score; None if there is none."""
+    return next((notice for notice in notices if notice.code in REPORTS_ASTRAY), None)
+
+
 def find_unapplied_settings(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that the workers apply other settings than those that are looked at: a file is read at a start."""
-    section_by_stage = {"assembly": "assembly", "scoring": "scoring", "grouping": "runs"}
-    sections = [
-        f"`{section_by_stage[stage]}:`"
+    other_stages = [
+        stage
         for stage, config_hash in settings.hash_by_stage().items()
         if numbers.applied_hashes.get(stage, config_hash) != config_hash
     ]
-    if sections:
+    for replay in sorted({numbers.promoted[stage] for stage in other_stages if stage in numbers.promoted}):
+        stages = [stage for stage in other_stages if numbers.promoted.get(stage) == replay]
+        what = f"the workers apply what was promoted of replay {replay}, in {_name_sections(stages)}, and not this file"
+        remedy = (
+            f"write it into this file (`rollbus replay show {replay}` has it): it holds until this section of the file is "
+            "changed and a worker starts with it"
+        )
+        yield Notice("promoted_settings", what, remedy)
+    if stages := [stage for stage in other_stages if stage not in numbers.promoted]:
         what = (
-            f"the workers apply other settings than these, in {' and '.join(sections)}: they read them at their start"
+            f"the workers apply other settings than these, in {_name_sections(stages)}: they read them at their start"
         )
         yield Notice("unapplied_settings", what, "start the workers again with this file, or look with theirs")
+
+
+def _name_sections(stages: Iterable[str]) -> str:
+    """Return the sections of a settings file that configure these stages."""
+    section_by_stage = {"assembly": "assembly", "scoring": "scoring", "grouping": "runs"}
+    return " and ".join(f"`{section_by_stage[stage]}:`" for stage in stages)
 
 
 def find_untrainable_turns(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -140,14 +180,43 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
             yield Notice("late_rewards", what, f"`runs: grouping: reward_wait_ms: {value_ms}`", change)
 
 
+def find_waiting_reports(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield that reports wait for an alias that no episode has, or for an episode that has not begun."""
+    kept = say_duration(settings.assembly.late_horizon_ms)
+    for count in numbers.waiting:
+        report = "report waits" if count.reports == 1 else "reports wait"
+        if count.kind == "episode":
+            what = f"{count.reports} {report} for an episode that has not begun, such as {count.example!r}"
+        elif count.example.startswith(CONVERSATION_PREFIX):
+            conversation = count.example.removeprefix(CONVERSATION_PREFIX)
+            what = f"{count.reports} {report} for a conversation without an episode, such as {conversation!r}"
+        else:
+            what = f"{count.reports} {report} for an alias that no episode has, such as {count.example!r}"
+        yield Notice("waiting_reports", f"{what}; what waits is given up after {kept}", _advise_report(count))
+
+
+def _advise_report(count: WaitingCount) -> str:
+    """Return how a report finds its episode."""
+    name = count.example
+    if count.kind == "episode":
+        return "report with the id that the episode has (`episode.id`), or with an alias of it"
+    if name.startswith(CONVERSATION_PREFIX):
+        return f"open its episodes with `conversation={name.removeprefix(CONVERSATION_PREFIX)!r}`, as they are reported"
+    return f"let the agent call `rb.alias(EPISODE, {name!r})`, or report with the id that the episode has: `episode.id`"
+
+
 def find_refused_events(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield each reason for which reports and other events do not count: they cost no episode by themselves."""
     for count in numbers.refused:
         loss = explain_loss(count.reason)
-        events = "event does" if count.events == 1 else "events do"
+        why, remedy = f"since their episodes {loss.what}", loss.remedy
+        if count.reason in OF_REPORTS:
+            why, remedy = OF_REPORTS[count.reason].what, OF_REPORTS[count.reason].remedy
+            why = why.format(late=say_duration(settings.assembly.late_horizon_ms))
+        event = "report" if count.reason in OF_REPORTS else "event"
+        events = f"{event} does" if count.events == 1 else f"{event}s do"
         example = f": {count.example}" if count.example else ""
-        what = f"{count.events} {events} not count ({count.reason}), since their episodes {loss.what}{example}"
-        yield Notice("refused_events", what, loss.remedy)
+        yield Notice("refused_events", f"{count.events} {events} not count ({count.reason}), {why}{example}", remedy)
 
 
 def find_unsigned_evidence(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -317,6 +386,7 @@ FINDINGS: tuple[Find, ...] = (
     find_untrainable_turns,
     find_unread_rewards,
     find_late_rewards,
+    find_waiting_reports,
     find_refused_events,
     find_short_groups,
     find_waiting_beginners,

@@ -56,6 +56,17 @@ class RewardCount:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingCount:
+    """Reports that wait for what they name."""
+
+    kind: str
+    """`alias`, or `episode` for an id."""
+    reports: int
+    example: str
+    """The name that the newest of them has."""
+
+
+@dataclass(frozen=True, slots=True)
 class NextTurnCount:
     """Turns that users answered, or that two sources speak of."""
 
@@ -149,12 +160,15 @@ class FunnelNumbers:
     episodes: tuple[EpisodeCount, ...] = ()
     turns: tuple[TurnCount, ...] = ()
     rewards: tuple[RewardCount, ...] = ()
+    waiting: tuple[WaitingCount, ...] = ()
     next_turns: tuple[NextTurnCount, ...] = ()
     refused: tuple[RefusedCount, ...] = ()
     influence: InfluenceCount = InfluenceCount()
     run: RunCount = RunCount()
     applied_hashes: Mapping[str, str] = field(default_factory=dict)
     """Stage → hash of the configuration that it applied last; without one that never ran."""
+    promoted: Mapping[str, str] = field(default_factory=dict)
+    """Stage → the replay whose configuration that is, if it is one's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ def _count_reward(
     elif state.keep_open(key, event, incoming, NOT_ALLOWED):
         yield from _finish(state, event.episode_id)
     by = f"source {event.source!r}" + (f" and principal {incoming.signer!r}" if incoming.signer else "")
+    if event.source in state.config.value.signed_sources and event.source != incoming.signer:
+        by += ", without the signature of the source"
     yield _drop(state, "event", event.event_id, reason, f"reward {event.name!r} by {by}, episode {event.episode_id}")
 
 

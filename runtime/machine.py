@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -78,8 +79,8 @@ def name_signal(number: int) -> str:
 def install_command(package: str) -> str:
     """Return the command that installs a package into the Python that runs this."""
     if importlib.util.find_spec("pip") is not None:
-        return f"{sys.executable} -m pip install {package}"
-    return f"uv pip install --python {sys.executable} {package}"
+        return f"{shlex.quote(sys.executable)} -m pip install {package}"
+    return f"uv pip install --python {shlex.quote(sys.executable)} {package}"
 
 
 def user_cache() -> Path:

@@ -149,11 +149,11 @@ def load_line(request: ExportRequest, folder: Path, file: WrittenFile) -> str:
     """Return the line of Python that loads a file with `datasets`; empty if the reader has a loader of its own."""
     if request.kind != "trajectories" and request.reader not in {"hf", "trl"}:
         return ""
-    path = str(folder / file.path)
-    if path.endswith(".parquet"):
-        return f'load_dataset("parquet", data_files="{path}", split="train")'
-    features = f'Features.from_dict(json.load(open("{folder / FEATURES}")))'
-    return f'Dataset.from_generator(lambda: map(json.loads, open("{path}", "rb")), features={features})'
+    path, features_path = (json.dumps(str(folder / name), ensure_ascii=False) for name in (file.path, FEATURES))
+    if file.path.endswith(".parquet"):
+        return f'load_dataset("parquet", data_files={path}, split="train")'
+    features = f"Features.from_dict(json.load(open({features_path})))"
+    return f'Dataset.from_generator(lambda: map(json.loads, open({path}, "rb")), features={features})'
 
 
 def _types(request: ExportRequest) -> dict[str, pa.DataType]:

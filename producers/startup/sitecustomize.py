@@ -32,7 +32,9 @@ def begin(folder: Path) -> None:
 
         begin_recording(folder)
     except ModuleNotFoundError as error:
-        remedy = f"run: {sys.executable} -m pip install {error.name}"
+        import shlex  # a program that is recorded does not wait for it
+
+        remedy = f"run: {shlex.quote(sys.executable)} -m pip install {error.name}"
         leave_note(folder, f"{sys.executable}, which runs the program, has no package {error.name}; {remedy}")
     except Exception as error:
         leave_note(folder, f"{sys.executable}: {type(error).__name__}: {error}")

@@ -8,6 +8,7 @@ until `rollbus … down`; everything else always stops.
 """
 
 import asyncio
+import shlex
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -138,7 +139,7 @@ class Demo:
             if state.read_all(folder / "run"):
                 raise ConfigurationError(
                     f"the stack of an earlier demo still runs in {folder}; stop it first: "
-                    f"rollbus --config {folder / 'settings.yaml'} down"
+                    f"rollbus --config {shlex.quote(str(folder / 'settings.yaml'))} down"
                 )
             shutil.rmtree(folder)
         folder.mkdir(parents=True)

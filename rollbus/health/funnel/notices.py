@@ -86,8 +86,8 @@ def find_unapplied_settings(numbers: FunnelNumbers, settings: FunnelSettings) ->
         stages = [stage for stage in other_stages if numbers.promoted.get(stage) == replay]
         what = f"the workers apply what was promoted of replay {replay}, in {_name_sections(stages)}, and not this file"
         remedy = (
-            f"write it into this file (`rollbus replay show {replay}` has it): it holds until this section of the file is "
-            "changed and a worker starts with it"
+            f"write it into this file (`rollbus replay show {replay}` has it): it holds until this section of the file "
+            "is changed and a worker starts with it"
         )
         yield Notice("promoted_settings", what, remedy)
     if stages := [stage for stage in other_stages if stage not in numbers.promoted]:

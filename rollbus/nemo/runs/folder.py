@@ -6,6 +6,7 @@ seconds to import.
 """
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -109,18 +110,23 @@ def _began_s(record: RunRecord) -> float:
 def what_next(record: RunRecord) -> str:
     """Say where a run's results are, and which commands go on from there."""
     folder = record.folder.parent
-    name = record.run_id if folder == DATA_DIR else f"{record.run_id} --data-dir {folder}"
+    name = record.run_id if folder == DATA_DIR else f"{record.run_id} --data-dir {shlex.quote(str(folder))}"
     rows = {
         "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
         "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
         "curves": Path(record.output_dir) / "reward_plot.png",
-        "log, tables": f"rollbus --config {record.folder / SETTINGS_FILE} up, then `ui` or `sql`",
+        "log, tables": f"rollbus --config {_quote_settings(record)} up, then `ui` or `sql`",
         "measure": f"rollbus finetune evaluate {name} --dataset FILE",
         "serve": f"rollbus finetune serve {name}",
     }
     if record.state != "completed":
         rows["continue"] = f"rollbus finetune resume {name}"
     return "\n".join(f"{what:<11} {text}" for what, text in rows.items())
+
+
+def _quote_settings(record: RunRecord) -> str:
+    """Return a run's settings file as a shell takes it."""
+    return shlex.quote(str(record.folder / SETTINGS_FILE))
 
 
 def delete_run(record: RunRecord) -> None:
@@ -133,7 +139,7 @@ def delete_run(record: RunRecord) -> None:
         if running := ", ".join(service.name for service in services if is_running(service.identity)):
             raise ConfigurationError(
                 f"of run {record.run_id!r} still run {running}; end them first: "
-                f"`rollbus --config {record.folder / SETTINGS_FILE} down`"
+                f"`rollbus --config {_quote_settings(record)} down`"
             )
         shutil.rmtree(record.folder)
 

@@ -4,6 +4,7 @@ Nothing heavy is imported here: a mistyped path is refused at once, without the 
 """
 
 import re
+import shlex
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError
@@ -86,7 +87,7 @@ def _find_weights(source: Path) -> list[Path]:
     if (source / ADAPTER_CONFIG).exists():
         raise ConfigurationError(
             f"{source} is a PEFT adapter, not a model; name the folder of its base model, too: `rollbus model import "
-            f"{source} --onto BASE`"
+            f"{shlex.quote(str(source))} --onto BASE`"
         )
     ggufs = sorted(source.glob(f"*{GGUF}"))
     if len(ggufs) != 1:

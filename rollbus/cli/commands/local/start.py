@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -132,7 +133,7 @@ def _explain_recording(settings: Settings) -> None:
         f"an agent is recorded by `rollbus.init(bootstrap_servers={settings.kafka.bootstrap_servers!r})`, or unchanged "
         f"by `rollbus run python agent.py`; the model is {settings.art_server.model!r} at {local.model_url}. A program "
         "in this folder finds its key (`rollbus.read_token`), one elsewhere by "
-        f"ROLLBUS_SECRETS={local.secrets_dir.absolute()}"
+        f"ROLLBUS_SECRETS={shlex.quote(str(local.secrets_dir.absolute()))}"
     )
 
 

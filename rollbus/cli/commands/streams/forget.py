@@ -1,6 +1,7 @@
 """`rollbus forget`: exclude a person's episodes from training, and delete their rows."""
 
 import asyncio
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -66,9 +67,10 @@ def forget(
     if not (matches or again):
         named = " and ".join(f"{name}={value}" for name, value in parsed_labels.items())
         places = "in the log or in ClickHouse" if clickhouse else "in the log"
+        shown_label = shlex.quote(f"label={min(parsed_labels)}")
         raise ConfigurationError(
             f"no episode has the label {named}, {places}: nothing is forgotten. Labels are compared letter by letter; "
-            f"`rollbus sql run reward-by-label --param label={min(parsed_labels)}` shows the values that there are"
+            f"`rollbus sql run reward-by-label --param {shown_label}` shows the values that there are"
         )
     ids = frozenset(trajectory_id(match.episode_id) for match in matches)
     steps = asyncio.run(steps_that_used(stream, ids))

@@ -1,6 +1,7 @@
 """`rollbus model import` and `fetch`: base models, printed for people."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -64,5 +65,5 @@ def fetch_with_progress(name: str) -> Path:
 def _show(folder: Path) -> None:
     click.echo(folder)
     if sys.stdout.isatty():
-        serve = f"rollbus art-server run --base-model {folder}"
+        serve = f"rollbus art-server run --base-model {shlex.quote(str(folder))}"
         click.echo(f"to serve it: `{serve}`, or `art_server: base_model:`", err=True)

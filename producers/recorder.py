@@ -16,7 +16,6 @@ from rollbus.producers.episode import context, feedback, functions
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
-from rollbus.producers.episode.rewards import report_name
 from rollbus.producers.episode.scope import EpisodeScope
 from rollbus.producers.episode.settings import RecorderSettings
 from rollbus.producers.sending import process_hooks
@@ -215,11 +214,12 @@ class Recorder:
         `target` is an episode or its id; any other text is taken as an alias. An id of your own making goes to
         `episode`, an alias that looks like an id to `alias`; `conversation` means its last episode. Two of them are
         refused; without any the current episode is meant. The same `key` again is the same report. In place of a reward
-        `signal` says what the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment.
+        `signal` says what the user did next (`reply`, `retry`, `edit`, `escalation`), with their words as the comment;
+        words alone are a `reply`.
         """
         targets = {"target": target, "episode": episode, "alias": alias, "conversation": conversation}
         fields = {
-            "name": report_name(name, signal),
+            "name": name,
             "signal": signal,
             "value": reward,
             "source": source,

@@ -18,12 +18,11 @@ from rollbus.producers.episode.outbox import Outbox, address_of, root_of
 from rollbus.producers.episode.rewards import (
     KEYED,
     MOST_CHARACTERS,
+    complete_report,
     encodable_texts,
     hosts_name,
     last_words,
     nonempty_text,
-    report_name,
-    require_signal,
     reward_value,
     send_reward,
 )
@@ -135,11 +134,11 @@ class Episode:
         """Report what the episode, or one turn of it, is worth; return the event's id.
 
         The same `key` again is the same report. After the episode's end this is `Recorder.feedback`. In place of a
-        value `signal` says what the user did next, with their words as the comment. An episode with rewards under
-        several names is worth their mean, until the settings list those that count.
+        value `signal` says what the user did next, with their words as the comment; words alone are a `reply`. An
+        episode with rewards under several names is worth their mean, until the settings list those that count.
         """
         fields = {
-            "name": report_name(name, signal),
+            "name": name,
             "signal": signal,
             "value": value,
             "turn_event_id": turn,
@@ -276,9 +275,8 @@ class Episode:
                     return
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
-        require_signal(fields)
         fields = {
-            **fields,
+            **complete_report(fields, comment),
             "value": reward_value(fields["value"]),
             "comment": self.outbox.redacted(comment, "comments"),
         }

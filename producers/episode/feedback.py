@@ -7,7 +7,7 @@ from typing import Any
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox, root_of
-from rollbus.producers.episode.rewards import nonempty_text, require_signal, reward_value, send_reward
+from rollbus.producers.episode.rewards import complete_report, nonempty_text, reward_value, send_reward
 from rollbus.schemas.ids import conversation_name
 
 
@@ -38,7 +38,7 @@ def report_reward(
         episode_id, started_at_ms = nonempty_text(episode) if episode is not None else "", 0
     if not episodes.is_sampled(episode_id):
         return None
-    require_signal(fields)
+    fields = complete_report(fields, comment)
     comment = outbox.redacted(comment, "comments")
     fields = {**fields, "value": reward_value(fields["value"]), "comment": comment}
     return send_reward(outbox, episode_id, alias, fields, key, started_at_ms)

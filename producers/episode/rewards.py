@@ -16,6 +16,9 @@ KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
 NEXT_TURN = "next_turn"
 """Name of a report of what the user did next."""
+REWARD = "reward"
+"""Name of a report where the caller gives none."""
+REPLY: Signal = "reply"
 MOST_CHARACTERS = 4_000
 """Of the user's next message, in the record that links it to the turn before; its own turn has it whole."""
 
@@ -39,17 +42,23 @@ def send_reward(
     return event_id if outbox.submit(topic, kafka_key, reward, episode_id="") else None
 
 
-def report_name(name: str, signal: str) -> str:
-    """Return the name of a report; one with a signal has a name of its own, unless the caller gives another."""
-    return NEXT_TURN if signal and name == "reward" else name
+def complete_report(fields: Mapping[str, Any], comment: str | None) -> dict[str, Any]:
+    """Return a report's fields with the signal and the name that it has: words alone are the user's reply.
 
-
-def require_signal(fields: Mapping[str, Any]) -> None:
-    """Raise for a signal that nobody reads, and for one with a value, which would count in its place."""
-    if (signal := fields["signal"]) not in get_args(Signal):
+    Raises for a signal that nobody reads, for one with a value, which would count in its place, and for a report that
+    says nothing.
+    """
+    signal, value = fields["signal"], fields["value"]
+    if not signal and value is None and not fields["retracted"]:
+        if not (comment or "").strip():
+            raise ValueError("this report says nothing; give it a reward, a signal, or the user's words as its comment")
+        signal = REPLY
+    if signal not in get_args(Signal):
         raise ValueError(f"signal is {signal!r}; choose one of {', '.join(get_args(Signal)[1:])}")
-    if signal and fields["value"] is not None:
-        raise ValueError(f"a report has a value or a signal, and this one has {fields['value']} and {signal!r}")
+    if signal and value is not None:
+        raise ValueError(f"a report has a value or a signal, and this one has {value} and {signal!r}")
+    name = fields["name"]
+    return {**fields, "signal": signal, "name": NEXT_TURN if signal and name == REWARD else name}
 
 
 def last_words(request: Mapping[str, Any]) -> str | None:

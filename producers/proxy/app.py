@@ -34,7 +34,7 @@ from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.call import Capture, RecordedCall, RefusedByKind
 from rollbus.producers.capture.endpoints import find_endpoint
 from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
-from rollbus.producers.episode.rewards import require_signal
+from rollbus.producers.episode.rewards import complete_report
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Desk, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
@@ -411,12 +411,13 @@ async def _json(request: Request) -> dict[str, Any]:
 
 def _reward_of(fields: Mapping[str, Any]) -> tuple[float | None, dict[str, Any]]:
     """Return a reward's value, and what else is said of it; a signal of what the user did next has no value."""
-    value = fields.get("value")
-    if "signal" in fields:
-        require_signal({"signal": fields["signal"], "value": value})
-        return None, _rest_of_reward(fields)
+    value, comment = fields.get("value"), fields.get("comment")
+    if "signal" in fields or (value is None and isinstance(comment, str)):
+        rest = _rest_of_reward(fields)
+        complete_report({"name": "", "signal": "", "retracted": False, "value": value, **fields}, comment)
+        return None, rest
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError('a reward needs a number: send {"value": 1.0}')
+        raise ValueError('a reward needs a number: send {"value": 1.0}, or what the user said as {"comment": "…"}')
     try:
         number = float(value)
     except OverflowError:

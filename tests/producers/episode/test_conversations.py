@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rollbus.producers import MemorySink, Recorder
-from rollbus.schemas.records.events import AliasDeclared
+from rollbus.schemas.records.events import AliasDeclared, RewardReported
 
 
 def alias_declarations(recorder: Recorder, sink: MemorySink) -> list[Any]:
@@ -62,7 +62,22 @@ def test_a_signal_reaches_the_last_turn_of_a_conversation(recorder: Recorder, si
     assert (report.value, report.comment, report.source) == (None, "as it should be", "user")
 
 
-@pytest.mark.parametrize("fields", [{"signal": "retry", "reward": 1.0}, {"signal": "shrug"}])
+def test_words_alone_are_the_users_reply(recorder: Recorder, sink: MemorySink) -> None:
+    recorder.feedback(conversation="c1", comment="no, it is the parcel")
+    with recorder.episode(task="t") as episode:
+        episode.reward(None, comment="thanks")
+    recorder.feedback(conversation="c1", name="csat", retracted=True, key="k")
+    assert recorder.flush(120)
+    first, withdrawn = sink.records("aliases")
+    (second,) = [record for record in sink.records("episode-events") if isinstance(record, RewardReported)]
+    for report in (first, second):
+        assert (report.name, report.signal, report.value) == ("next_turn", "reply", None)
+    assert (withdrawn.name, withdrawn.signal, withdrawn.retracted) == ("csat", "", True)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"signal": "retry", "reward": 1.0}, {"signal": "shrug"}, {}, {"comment": " "}, {"name": "csat"}]
+)
 def test_unreadable_events_are_counted_and_not_sent(
     recorder: Recorder, sink: MemorySink, fields: dict[str, Any]
 ) -> None:

@@ -342,6 +342,15 @@ async def test_a_stream_cut_anywhere_is_the_same_turn_without_hidden_fields(
     assert turn.streamed
 
 
+async def test_words_alone_are_the_users_reply(recorder: Recorder, sink: MemorySink, program: Program) -> None:
+    opened = (await program.http.post("/rollbus/episodes", json={"task": "greet"})).json()["id"]
+    for path, body in ((f"episodes/{opened}/reward", {}), ("feedback", {"episode": opened})):
+        answer = await program.http.post(f"/rollbus/{path}", json={**body, "comment": "no, the parcel"})
+        assert answer.json()["event_id"], answer.text
+    reports = [event for event in recorded_events(recorder, sink) if isinstance(event, RewardReported)]
+    assert [(report.name, report.signal, report.value) for report in reports] == [("next_turn", "reply", None)] * 2
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -359,6 +368,9 @@ async def test_a_stream_cut_anywhere_is_the_same_turn_without_hidden_fields(
         ("feedback", '{"value": 1, "episode": ""}', "feedback is about one episode"),
         ("feedback", '{"value": 1, "alias": 7}', "feedback is about one episode"),
         ("feedback", '{"value": "good", "alias": "a"}', "a reward needs a number"),
+        ("feedback", '{"comment": " ", "alias": "a"}', "this report says nothing"),
+        ("feedback", '{"signal": "", "alias": "a"}', "this report says nothing"),
+        ("feedback", '{"comment": "no", "alias": "a", "nme": "x"}', "nme; a reward has value, comment, key, name"),
         ("feedback", f'{{"value": {10**400}, "alias": "a"}}', "a reward is finite, not inf"),
         ("feedback", '{"value": 1, "alias": "a", "nme": "x"}', "nme; a reward has value, comment, key, name"),
     ],

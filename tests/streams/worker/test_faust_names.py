@@ -27,6 +27,8 @@ SIGNATURES: list[tuple[Any, str, list[str]]] = [
         ["self", "consumer", "active_partitions", "timeout", "max_records"],
     ),
     (driver.AIOKafkaConsumerThread, "_ensure_consumer", ["self"]),
+    (driver.AIOKafkaConsumerThread, "on_thread_stop", ["self"]),
+    (ServiceThread, "on_thread_stop", ["self"]),
     (driver.AIOKafkaConsumerThread, "on_partitions_assigned", ["self", "assigned", "generation_id"]),
     (driver.Consumer, "_new_consumer_thread", ["self"]),
     (driver.Consumer, "verify_event_path", ["self", "now", "tp"]),

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 import httpx
 
+from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.schemas.records.delivery import PolicyDecision
 
 TIMEOUT_S = 10.0
@@ -21,7 +22,7 @@ class Webhook:
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
-        self._client = httpx.Client(timeout=timeout_s)
+        self._client = httpx.Client(timeout=timeout_s, trust_env=may_use_proxy(url))
 
     def notify(self, decision: PolicyDecision) -> None:
         """Post a decision; raises httpx.HTTPError unless it was taken."""

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openai import AsyncOpenAI
 from rich.console import Console
 from rich.markup import escape
 
@@ -31,6 +30,7 @@ from rollbus.demo.show import report
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
+from rollbus.demo.traffic import local_client
 from rollbus.local import stack as local_stack
 from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process import state
@@ -165,7 +165,7 @@ class Demo:
 
         async def ask() -> Evaluation:
             with show_progress(f"evaluation {label}: {MODEL}@{version}", self.job.words.unit) as progress:
-                async with AsyncOpenAI(base_url=stack.model_url, api_key=_token(stack), max_retries=4) as client:
+                async with local_client(stack.model_url, _token(stack)) as client:
                     now_ms = wall_clock_ms()
                     return await self.job.evaluate(
                         client, version, seed=seed, count=count, now_ms=now_ms, progress=progress

@@ -5,6 +5,8 @@ import logging
 import signal
 from typing import Protocol
 
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
 from rollbus.producers import Recorder
 
 logger = logging.getLogger(__name__)
@@ -18,6 +20,12 @@ class Traffic(Protocol):
 
     def stop(self) -> None:
         """Begin nothing more."""
+
+
+def local_client(url: str, api_key: str) -> AsyncOpenAI:
+    """Return a client of the model on this machine, which no proxy of the environment is asked for."""
+    http = DefaultAsyncHttpxClient(trust_env=False)
+    return AsyncOpenAI(base_url=url, api_key=api_key, max_retries=4, http_client=http)
 
 
 async def bring(traffic: Traffic, recorder: Recorder, *, flush_s: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import httpx
 
 from rollbus.runtime.cancelling import all_or_none
+from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 SEQUENCES_AT_ONCE = 16
@@ -39,7 +40,9 @@ class EndpointScorer:
     ) -> None:
         """`base_url` ends in /v1."""
         self._url, self._sleep = base_url.rstrip("/"), sleep
-        self._client = httpx.AsyncClient(headers={"authorization": f"Bearer {api_key}"}, timeout=TIMEOUT_S)
+        self._client = httpx.AsyncClient(
+            headers={"authorization": f"Bearer {api_key}"}, timeout=TIMEOUT_S, trust_env=may_use_proxy(base_url)
+        )
         self._gate = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def score(self, model: str, sequences: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -8,6 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rollbus.consumers.loggers.webhook import Webhook
+from rollbus.demo.traffic import local_client
+from rollbus.estimates.scoring import EndpointScorer
 from rollbus.local.process.ports import find_free_port
 from rollbus.nemo.art_server import is_healthy
 from rollbus.runtime.http.loopback import ask_loopback_directly
@@ -28,6 +31,10 @@ class Proxy(QuietHandler):
 
 class Health(QuietHandler):
     def do_GET(self) -> None:
+        self.answer({})
+
+    def do_POST(self) -> None:
+        self.read_body()
         self.answer({})
 
 
@@ -57,6 +64,22 @@ def test_an_art_server_on_this_machine_is_asked_directly(proxy: str) -> None:
         assert is_healthy(url + "/health")
     assert not is_healthy(url + "/health")
     assert is_healthy("http://elsewhere.example/health")
+
+
+def test_a_proxy_of_a_kind_that_is_not_installed_does_not_matter_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """httpx refuses to make a client where the environment names a SOCKS proxy, whatever address the client is for."""
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
+    with serve(Health) as url:
+        assert is_healthy(url + "/health")
+        hook = Webhook(url)
+        hook.post({"text": "hello"})
+        hook.close()
+    local_client(url, "key")
+    EndpointScorer(url)
+    with pytest.raises(ImportError, match="SOCKS"):
+        Webhook("http://elsewhere.example")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}", "http://localhost:{}"])

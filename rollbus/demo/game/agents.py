@@ -22,7 +22,7 @@ import rollbus.producers
 from rollbus.cli.root import log_to_stderr
 from rollbus.demo.game.game import Board, Opening, Result, seeded, training_openings
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, play_game, read_whole_reply, reward
-from rollbus.demo.traffic import bring
+from rollbus.demo.traffic import bring, local_client
 from rollbus.producers import Recorder
 from rollbus.runtime.credentials import read_token
 
@@ -159,9 +159,7 @@ async def play(settings: AgentSettings) -> None:
         logprob_mode="raw",
         report_interval_s=5.0,
     )
-    async with AsyncOpenAI(
-        base_url=settings.model_url, api_key=read_token(settings.model_url), max_retries=4
-    ) as client:
+    async with local_client(settings.model_url, read_token(settings.model_url)) as client:
         await bring(Agents(settings, recorder, client), recorder, flush_s=FLUSH_S)
 
 

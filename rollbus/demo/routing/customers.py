@@ -139,7 +139,7 @@ async def write_tickets(settings: CustomerSettings) -> None:
     recorder = rollbus.producers.init(
         bootstrap_servers=settings.bootstrap_servers, namespace=settings.namespace, producer="routing-customers"
     )
-    async with httpx.AsyncClient(base_url=settings.desk_url, timeout=60) as desk:
+    async with httpx.AsyncClient(base_url=settings.desk_url, timeout=60, trust_env=False) as desk:
         await bring(Customers(settings, recorder, desk), recorder, flush_s=FLUSH_S)
 
 

@@ -31,6 +31,7 @@ from pydantic import BaseModel
 import rollbus.producers
 from rollbus.cli.root import log_to_stderr
 from rollbus.demo.routing.tasks import TASKS, look_up_in
+from rollbus.demo.traffic import local_client
 from rollbus.resample import Attempt
 from rollbus.runtime.credentials import read_token
 
@@ -106,7 +107,7 @@ def build_desk(settings: DeskSettings) -> FastAPI:
     """Return the web service; it records as long as it runs."""
     recorder = start_recorder(settings)
     url = settings.model_url
-    client = recorder.wrap(AsyncOpenAI(base_url=url, api_key=read_token(url), max_retries=4))
+    client = recorder.wrap(local_client(url, read_token(url)))
     settlements, task = Settlements(), TASKS[settings.task]
     look_up = look_up_in(task.traffic, settings.seed)
 
@@ -160,8 +161,8 @@ def _connections() -> tuple[httpx.AsyncClient, AsyncOpenAI]:
     unlimited = httpx.Limits(max_connections=None)
     model_url = os.environ[MODEL_VARIABLE]
     return (
-        httpx.AsyncClient(base_url=os.environ[DESK_VARIABLE], timeout=WAIT_S + 10, limits=unlimited),
-        AsyncOpenAI(base_url=model_url, api_key=read_token(model_url), max_retries=4),
+        httpx.AsyncClient(base_url=os.environ[DESK_VARIABLE], timeout=WAIT_S + 10, limits=unlimited, trust_env=False),
+        local_client(model_url, read_token(model_url)),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError, UnavailableError
 from rollbus.trainer.backends.tinker.service import (
     AdamSettings,
@@ -63,7 +64,7 @@ class SdkService:
     async def is_healthy(self) -> bool:
         """Ask once."""
         try:
-            async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S) as client:
+            async with httpx.AsyncClient(timeout=HEALTH_TIMEOUT_S, trust_env=may_use_proxy(self.url)) as client:
                 return (await client.get(self.url + HEALTH)).is_success
         except httpx.HTTPError:
             return False

@@ -16,6 +16,7 @@ from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.cli.withhold_option import withhold_option
+from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.principals import NAME, read_head, split_token
 
@@ -124,7 +125,9 @@ def run(
             spooled_recorder.outbox.submit_report()  # a recorder looks into its spool once it sends something
         address = f"http://{f'[{host}]' if ':' in host else host}:{own_port}"
         limits = httpx.Limits(max_connections=None)
-        http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
+        http = httpx.AsyncClient(
+            timeout=httpx.Timeout(timeout, connect=10.0), limits=limits, trust_env=may_use_proxy(upstream)
+        )
         token, of_upstream = settings.art_server.token, settings.token_of(upstream)
         recording_proxy = Proxy(
             recorder,

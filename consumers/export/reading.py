@@ -18,14 +18,7 @@ TASKS_SHOWN = 5
 BLOCK = 200
 """Trajectories whose payload is in memory at once."""
 
-_EXCLUDED = """
-    SELECT episode_id FROM events WHERE namespace = {namespace:String} AND kind = 'Excluded'
-    UNION DISTINCT
-    SELECT episode_id FROM scores WHERE namespace = {namespace:String} AND excluded
-    UNION DISTINCT
-    SELECT episode_id FROM reward_revisions WHERE namespace = {namespace:String} AND excluded
-    UNION DISTINCT
-    SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND reason = 'excluded' AND unit = 'episode'"""
+_EXCLUDED = "SELECT episode_id FROM excluded_episodes(namespace = {namespace:String})"
 
 _MEMBERS = """
     SELECT trajectory_id FROM data_set_members

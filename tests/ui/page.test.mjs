@@ -339,13 +339,19 @@ test("evaluations, served versions and pauses are on one axis of time", async ()
   await marks.locator("summary").click();
   assert.match(await marks.innerText(), /2026-01-01 01:00:00Z to 2026-01-01 01:20:00Z: paused/);
   assert.match(await marks.innerText(), /version 99 serving/);
-  assert.match(await card("time").locator(".plot").getAttribute("aria-label"), /held-out win/);
+  assert.match(await card("time").locator(".plot").getAttribute("aria-label"), /held-out · win/);
   const lines = await page.evaluate(async () => {
     const { timeline } = await import("/static/timeline.js");
     const measured = ["draw", "illegal", "loss", "win", "z"].map((name) => ({ kind: "line", name, at_ms: 1, value: 0.5 }));
     return timeline([...measured, { kind: "line", name: "reward", at_ms: 1, value: 0.5 }]).textContent;
   });
   assert.match(lines, /win/);
+  const spaced = await page.evaluate(async () => {
+    const { timeline } = await import("/static/timeline.js");
+    const measured = [["held", "out win"], ["held out", "win"]].map(([name, metric], at) => ({ kind: "line", name, metric, at_ms: at, value: at }));
+    return timeline(measured).querySelector(".plot").data.slice(1);
+  });
+  assert.deepEqual(spaced, [[0, null], [null, 1]], "names with spaces are two lines");
   const paused = await page.evaluate(async () => {
     const { timeline } = await import("/static/timeline.js");
     const commands = ["pause", "resume"].map((name, at) => ({ kind: "command", name, at_ms: 60_000 * (at + 1) }));

@@ -1,6 +1,6 @@
 -- name: events_of_step
--- One step traced to its batch, groups, trajectories, turns and events, each event with its Kafka coordinates. A row is an
--- event; lineage_of_step has a row for each member.
+-- One step traced to its batch, groups, trajectories, turns and events, each event with its Kafka coordinates, in the
+-- order of the log. A row is an event; lineage_of_step has a row for each member.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param step Int64 = 0 : number of the step; 0 means the newest that has members
@@ -64,4 +64,4 @@ LEFT JOIN
     FROM (SELECT arrayJoin(sampled) AS one)
     LIMIT 1 BY event_id
 ) AS turns ON turns.event_id = events.event_id
-ORDER BY position, trajectory_id, occurred_at, kafka_offset
+ORDER BY position, trajectory_id, kafka_topic, kafka_partition, kafka_offset

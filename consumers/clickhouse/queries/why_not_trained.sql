@@ -93,20 +93,20 @@ FROM
     FROM prompts
     INNER JOIN
     (
-        SELECT trajectory_id, any(episode_id) AS episode FROM trajectories
-        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT began_by FROM prompts)
+        SELECT trajectory_id, any(event_id) AS first_turn FROM trajectory_turns
+        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT began_by FROM prompts) AND turn = 0
         GROUP BY trajectory_id
-    ) AS episodes ON episodes.trajectory_id = prompts.began_by
+    ) AS first_turns ON first_turns.trajectory_id = prompts.began_by
     INNER JOIN
     (
-        SELECT episode_id, argMin(added_messages, (occurred_at, sequence)) AS messages FROM turns
+        SELECT event_id, any(added_messages) AS messages FROM turns
         WHERE namespace = {namespace:String} AND episode_id IN
         (
             SELECT episode_id FROM trajectories
             WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT began_by FROM prompts)
         )
-        GROUP BY episode_id
-    ) AS openings ON openings.episode_id = episodes.episode
+        GROUP BY event_id
+    ) AS openings ON openings.event_id = first_turns.first_turn
     UNION ALL
     SELECT 5, trajectory_id, ended_at, 'trainer', concat(fate, ' in step ', toString(step)),
         if(fate = 'trained', concat('lag ', toString(ifNull(lag, 0))), ifNull(reason, '')),

@@ -1,7 +1,7 @@
 -- name: timeline
 -- What happened when: mean reward and evaluations as lines, versions that were served and commands to the run as marks.
 -- Of an evaluation with intervals, what has one is a line: the others are counts, as of the episodes that an estimate used.
--- Each kind has at most so many points; of more, the last of each stretch of time stays, and of rewards the mean.
+-- `metric` is empty but for an evaluation's. Each kind has at most so many points; of more, the last of each stretch of time stays, and of rewards the mean.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param model String = '' : the model that the run trains
@@ -12,12 +12,13 @@ WITH
         FROM scores
         WHERE namespace = {namespace:String} AND first_seen_ms > 0 AND ({model:String} = '' OR model = {model:String})
     ) AS range
-SELECT kind, name, at_ms, reading AS value, low, high, version
+SELECT kind, name, metric, at_ms, reading AS value, low, high, version
 FROM
 (
     SELECT
         'line' AS kind,
         'reward' AS name,
+        '' AS metric,
         toInt64(avg(first_seen_ms)) AS at_ms,
         toNullable(avg(assumeNotNull(value))) AS reading,
         CAST(NULL, 'Nullable(Float64)') AS low,
@@ -29,7 +30,8 @@ FROM
     UNION ALL
     SELECT
         'line',
-        concat(toString(name), ' ', metric),
+        toString(name),
+        metric,
         toUnixTimestamp64Milli(evaluated_at),
         toNullable(metrics[metric]),
         if(mapContains(metrics, concat(metric, '_low')), metrics[concat(metric, '_low')], NULL),
@@ -47,7 +49,7 @@ FROM
             OR NOT (endsWith(key, '_low') OR endsWith(key, '_high') OR arrayExists(each -> endsWith(each, '_low'), mapKeys(metrics))),
         arrayMap(key -> toString(key), mapKeys(metrics))) AS metric
     UNION ALL
-    SELECT 'version', toString(argMax(state, changed_at)), toUnixTimestamp64Milli(max(changed_at)), NULL, NULL, NULL,
+    SELECT 'version', toString(argMax(state, changed_at)), '', toUnixTimestamp64Milli(max(changed_at)), NULL, NULL, NULL,
         toNullable(argMax(version, changed_at))
     FROM
     (
@@ -58,7 +60,7 @@ FROM
     )
     GROUP BY intDiv(number, intDiv(all_of_them, {points:UInt32}) + 1)
     UNION ALL
-    SELECT 'command', toString(command), toUnixTimestamp64Milli(kafka_timestamp), NULL, NULL, NULL, NULL
+    SELECT 'command', toString(command), '', toUnixTimestamp64Milli(kafka_timestamp), NULL, NULL, NULL, NULL
     FROM
     (
         SELECT * FROM run_commands FINAL
@@ -67,4 +69,4 @@ FROM
         LIMIT {points:UInt32}
     )
 )
-ORDER BY kind, name, at_ms
+ORDER BY kind, name, metric, at_ms

@@ -9,21 +9,25 @@ const MOST_LINES = 2 * COLOURS.length; // the second time dashed
 /** The chart, and in words what its marks are. */
 export function timeline(moments) {
   const lines = moments.filter((row) => row.kind === "line");
-  const names = [...new Set(lines.map((row) => row.name))].sort((one, other) => (other === "reward") - (one === "reward"));
+  const titles = new Map(lines.map((row) => [keyOf(row), row.metric ? `${row.name} · ${row.metric}` : row.name]));
+  const keys = [...titles.keys()].sort((one, other) => (titles.get(other) === "reward") - (titles.get(one) === "reward"));
   const rows = new Map();
-  for (const row of lines) rows.set(row.at_ms, { ...rows.get(row.at_ms), at: row.at_ms, [row.name]: row.value });
+  for (const row of lines) rows.set(row.at_ms, { ...rows.get(row.at_ms), at: row.at_ms, [keyOf(row)]: row.value });
   const inOrder = () => [...rows.values()].sort((one, other) => one.at - other.at);
   const served = moments.filter((row) => row.kind === "version").map((row) => ({ from: row.at_ms, colour: row.name === "serving" ? "trained" : "dropped", label: `version ${row.version} ${row.name.replaceAll("_", " ")}` }));
   const paused = pauses(moments.filter((row) => row.kind === "command"), inOrder().at(-1)?.at);
   if (rows.size) for (const at of paused.flatMap(({ from, to }) => [from, to])) rows.set(at, rows.get(at) ?? { at }); // the axis reaches them
-  const drawn = chart("Over time", inOrder(), { title: "time", of: (row) => row.at }, names.slice(0, MOST_LINES).map((name, at) => ({
-    title: name, of: (row) => row[name], colour: COLOURS[at % COLOURS.length], dash: at < COLOURS.length ? undefined : [6, 4], points: name !== "reward",
+  const drawn = chart("Over time", inOrder(), { title: "time", of: (row) => row.at }, keys.slice(0, MOST_LINES).map((key, at) => ({
+    title: titles.get(key), of: (row) => row[key], colour: COLOURS[at % COLOURS.length], dash: at < COLOURS.length ? undefined : [6, 4], points: titles.get(key) !== "reward",
   })), { times: true, question: "timeline", marks: [...paused, ...served], height: 220 });
   const said = [...paused, ...served];
-  return make("div", {}, drawn, names.length > MOST_LINES ? make("p", { class: "label" }, `Not drawn: ${names.slice(MOST_LINES).join(", ")}`) : null,
+  return make("div", {}, drawn, keys.length > MOST_LINES ? make("p", { class: "label" }, `Not drawn: ${keys.slice(MOST_LINES).map((key) => titles.get(key)).join(", ")}`) : null,
     said.length ? make("details", { class: "marks" }, make("summary", {}, `Pauses: ${paused.length}, marks of versions: ${served.length}`), make("ul", {}, said.map((each) =>
       make("li", { "data-key": `${each.from} ${each.label}` }, `${clock(each.from)}${each.to ? ` to ${clock(each.to)}` : ""}: ${each.label}`)))) : null);
 }
+
+/** One line: an evaluation and its metric, either of which may have any letters; or the reward. */
+const keyOf = ({ name, metric }) => JSON.stringify([name, metric]);
 
 /** Commands in order → stretches of time in which the run took no batches; one that goes on ends where the lines end. */
 export function pauses(commands, end) {

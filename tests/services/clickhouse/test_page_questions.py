@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from rollbus.consumers.clickhouse.maintain.forget import delete_rows
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.consumers.export.reading import select_trajectories
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.steps import Evaluation
@@ -19,6 +22,7 @@ from rollbus.ui.page_questions import Asking
 from tests.builders import (
     START_MS,
     make_ended,
+    make_excluded,
     make_reward,
     make_score,
     make_started,
@@ -166,10 +170,43 @@ def test_a_search_finds_the_words_of_a_message_but_not_its_storage_format(asking
 
 def test_the_timeline_leaves_out_the_counts_of_an_evaluation(asking: Asking) -> None:
     lines = [row for row in answer(asking, "timeline", run="main", model="agent") if row["kind"] == "line"]
-    assert {row["name"]: (row["value"], row["low"]) for row in lines} == {
-        "estimates best": (0.6, 0.5),
-        "held-out win": (0.5, None),
+    assert {(row["name"], row["metric"]): (row["value"], row["low"]) for row in lines} == {
+        ("estimates", "best"): (0.6, 0.5),
+        ("held-out", "win"): (0.5, None),
     }
+
+
+def test_the_timeline_keeps_evaluations_apart_whose_names_have_spaces(asking: Asking, client: ClickHouse) -> None:
+    measured = [evaluation("held", {"out win": 0.25}), evaluation("held out", {"win": 0.75})]
+    write(client, "spaces.", [("evaluations", "agent", record) for record in measured])
+    lines = answer(asking, "timeline", namespace="spaces.", model="agent")
+    assert {(row["name"], row["metric"]): row["value"] for row in lines} == {
+        ("held", "out win"): 0.25,
+        ("held out", "win"): 0.75,
+    }
+
+
+def test_a_data_set_counts_no_members_that_are_forgotten_or_excluded(
+    asking: Asking, client: ClickHouse, settings: ClickHouseSettings
+) -> None:
+    """As many as an export takes: without the excluded ones, those of an excluded root, and what was forgotten."""
+    namespace, roots = "picked.", {"stays": "stays", "excluded": "excluded", "sub": "excluded", "forgotten": "forgotten"}
+    records: list[Record] = [
+        ("trajectories", root, make_trajectory(name, root_episode_id=root)) for name, root in roots.items()
+    ]
+    for name in roots:
+        member = DataSetMember(
+            data_set="set", trajectory_id=trajectory_id(name), episode_id=name, changed_at_ms=START_MS
+        )
+        records.append(("data-sets", "set", member))
+    for name in ("excluded", "forgotten"):
+        records.append(("exclusions", name, make_excluded(name)))
+    write(client, namespace, records)
+    delete_rows(settings, ["forgotten"])
+    (counted,) = answer(asking, "data_sets", namespace=namespace, trajectory=trajectory_id("excluded"))
+    assert (counted["data_set"], counted["members"], counted["has_it"]) == ("set", 1, True)
+    exported = select_trajectories(client, namespace, "main", "", None, "set")
+    assert [row["episode_id"] for row in exported] == ["stays"]
 
 
 def test_an_episode_that_became_no_trajectory_is_shown_by_its_events(asking: Asking) -> None:

@@ -257,6 +257,52 @@ def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) ->
     assert all(places[row["kafka_offset"]].event_id == row["event_id"] for row in e5), "the first delivery stands"
 
 
+def test_the_events_behind_a_step_are_in_the_order_of_the_log_though_a_clock_went_back(
+    clickhouse: tuple[str, int],
+) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    turns = [make_turn("e1", number, at_ms=START_MS - 1000 * number) for number in (1, 2)]
+    turn = replace(make_trajectory("e1").turns[0], event_id=turns[0].event_id)
+    member = TrainedMember(trajectory_id=trajectory_id("e1"), group_id="g1", lag=0, advantage=1.0, sampled_tokens=2)
+    records: list[Record] = [("episode-events", "e1", event) for event in (make_started("e1"), *turns)]
+    records += [("trajectories", "e1", make_trajectory("e1", turns=(turn,)))]
+    write(client, NAMESPACE, [*records, ("training-steps", "main", make_step(1, trained=(member,)))])
+    client.close()
+    assert [row["kafka_offset"] for row in answer(settings, "events_of_step")] == [0, 1, 2]
+
+
+def test_why_shows_the_prompt_that_came_first_though_a_clock_went_back(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    records: list[Record] = []
+    for name in ("e1", "e2"):
+        said = (f"opening of {name}", f"later in {name}")
+        turns = [
+            make_turn(name, number, at_ms=START_MS - 1000 * number, added_messages=(Message(role="user", content=text),))
+            for number, text in enumerate(said, 1)
+        ]
+        drawn = make_trajectory(name).turns[0]
+        members = tuple(replace(drawn, event_id=turn.event_id) for turn in turns)
+        records += [("episode-events", name, turn) for turn in turns]
+        records += [("trajectories", name, make_trajectory(name, turns=members))]
+    mismatch = Drop(
+        unit="trajectory",
+        unit_id=trajectory_id("e2"),
+        trajectory_ids=(trajectory_id("e2"),),
+        run_id="main",
+        stage="grouping",
+        reason="group_mismatch",
+        detail=f"its group began with prompt 1 ({trajectory_id('e1')}), and this has prompt 2",
+        dropped_at_ms=START_MS,
+    )
+    write(client, NAMESPACE, [*records, ("drops", "main", mismatch)])
+    client.close()
+    rows = {row["what"]: row["detail"] for row in answer(settings, "why_not_trained", id="e2")}
+    assert "opening of e2" in rows["its prompt"]
+    assert "opening of e1" in rows["prompt of its group"]
+
+
 def test_the_rewards_of_a_step_are_listed_by_member_and_report(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client, name = ClickHouse(settings), trajectory_id("e1")
@@ -685,6 +731,21 @@ def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[st
     run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
     client.close()
     assert (run.step, run.open_batches) == (1, 1)
+
+
+def test_the_funnel_does_not_count_a_reward_that_was_retracted(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    records: list[Record] = []
+    for name in ("stays", "retracted", "given-again"):
+        records += [("episode-events", name, make_started(name)), ("trajectories", name, make_trajectory(name))]
+        records += [("scores", name, make_score(trajectory_id(name), 1.0, episode_id=name))]
+    for name, revision, value in (("retracted", 1, None), ("given-again", 2, 0.0), ("given-again", 1, None)):
+        records += [("scores", name, make_score(trajectory_id(name), value, episode_id=name, revision=revision))]
+    write(client, NAMESPACE, records)
+    counts = count_run(client, NAMESPACE, FunnelSettings(), START_MS).episodes
+    client.close()
+    assert {count.reached: count.episodes for count in counts} == {1: 1, 2: 2}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,16 @@ WHERE namespace = {namespace:String}
         GROUP BY trajectory_key
     );
 
+-- Episodes that are excluded, forgotten ones among them; those of an excluded root episode are excluded, too.
+CREATE OR REPLACE VIEW excluded_episodes AS
+SELECT episode_id FROM events WHERE namespace = {namespace:String} AND kind = 'Excluded'
+UNION DISTINCT
+SELECT episode_id FROM scores WHERE namespace = {namespace:String} AND excluded
+UNION DISTINCT
+SELECT episode_id FROM reward_revisions WHERE namespace = {namespace:String} AND excluded
+UNION DISTINCT
+SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND reason = 'excluded' AND unit = 'episode';
+
 -- Whether a run has left the settings since its newest configuration: what waits in it is dropped then.
 CREATE OR REPLACE VIEW removed_run AS
 SELECT

@@ -1,6 +1,6 @@
 -- name: funnel_episodes
 -- How far the episodes that began since a time came in a run: counts by what they reached, and by what dropped them.
--- reached: 0 began, 1 trainable, 2 rewarded, 3 grouped, 4 in a group with a signal, 5 in a step.
+-- reached: 0 began, 1 trainable, 2 with a reward, 3 grouped, 4 in a group with a signal, 5 in a step.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param since_ms Int64 = 0 : milliseconds since 1970, by the broker's clock
@@ -29,19 +29,19 @@ WITH
     (
         SELECT
             trajectory_key,
-            max(rewarded) AS is_rewarded,
+            argMaxIf(rewarded, revision, revision >= 0) OR is_grouped AS is_rewarded, -- as the newest score says
             max(grouped) AS is_grouped,
             max(signal) AS has_signal,
             max(trained) AS is_trained,
             argMinIf(drop_reason, (at, drop_reason), drop_reason != '') AS reason
         FROM
         (
-            SELECT trajectory_key, value IS NOT NULL AS rewarded, false AS grouped, false AS signal, false AS trained,
+            SELECT trajectory_key, revision, value IS NOT NULL AS rewarded, false AS grouped, false AS signal, false AS trained,
                 '' AS drop_reason, kafka_timestamp AS at
             FROM scores
             WHERE namespace = {namespace:String} AND kafka_timestamp >= since
             UNION ALL
-            SELECT members.trajectory_key, true, true, closed.has_signal, false, '', members.kafka_timestamp
+            SELECT members.trajectory_key, -1, true, true, closed.has_signal, false, '', members.kafka_timestamp
             FROM
             (
                 SELECT trajectory_key, kafka_timestamp, cityHash64(group_id) AS group_key
@@ -56,17 +56,17 @@ WITH
                 GROUP BY group_key
             ) AS closed ON closed.group_key = members.group_key
             UNION ALL
-            SELECT trajectory_key, true, true, true, true, '', kafka_timestamp
+            SELECT trajectory_key, -1, true, true, true, true, '', kafka_timestamp
             FROM step_members
             WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'trained'
                 AND kafka_timestamp >= since
             UNION ALL
-            SELECT trajectory_key, false, false, false, false, ifNull(toString(reason), ''), kafka_timestamp
+            SELECT trajectory_key, -1, false, false, false, false, ifNull(toString(reason), ''), kafka_timestamp
             FROM step_members
             WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'dropped'
                 AND kafka_timestamp >= since
             UNION ALL
-            SELECT trajectory_key, false, false, false, false, toString(reason), kafka_timestamp
+            SELECT trajectory_key, -1, false, false, false, false, toString(reason), kafka_timestamp
             FROM drop_trajectories
             WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND kafka_timestamp >= since
         )

@@ -190,7 +190,10 @@ def test_a_data_set_counts_no_members_that_are_forgotten_or_excluded(
     asking: Asking, client: ClickHouse, settings: ClickHouseSettings
 ) -> None:
     """As many as an export takes: without the excluded ones, those of an excluded root, and what was forgotten."""
-    namespace, roots = "picked.", {"stays": "stays", "excluded": "excluded", "sub": "excluded", "forgotten": "forgotten"}
+    namespace, roots = (
+        "picked.",
+        {"stays": "stays", "excluded": "excluded", "sub": "excluded", "forgotten": "forgotten"},
+    )
     records: list[Record] = [
         ("trajectories", root, make_trajectory(name, root_episode_id=root)) for name, root in roots.items()
     ]

@@ -137,6 +137,56 @@ def test_openings_alike_share_more_cells_than_others() -> None:
     assert others[0] / others[1] < 0.05
 
 
+@pytest.mark.parametrize(
+    ("alike", "other"),
+    [
+        (("我的订单还没有到,请帮我查一下物流信息。", "我的订单还没有到,请帮我查一下退款进度。"), "今天天气怎么样?"),
+        (("注文した商品がまだ届いていません。", "注文した商品がまだ届きません。"), "パスワードを忘れた"),
+        (("พัสดุของฉันยังไม่มาถึงช่วยตรวจสอบ", "พัสดุของฉันยังไม่มาถึงช่วยคืนเงิน"), "วันนี้อากาศดี"),
+    ],
+    ids=["Chinese", "Japanese", "Thai"],
+)
+def test_openings_alike_share_cells_in_scripts_without_spaces(alike: tuple[str, str], other: str) -> None:
+    first, second, third = (bytes.fromhex(sketch_opening([message(text)])) for text in (*alike, other))
+    assert sum(mine == theirs for mine, theirs in zip(first, second, strict=True)) >= 1
+    assert sum(mine == theirs for mine, theirs in zip(first, third, strict=True)) == 0
+
+
+@pytest.mark.parametrize("letters", ["一二三四五六七八九十百千", "あいうえおかきくけこさし"], ids=["Han", "kana"])
+def test_texts_without_spaces_share_cells_as_often_as_they_share_pairs_of_letters(letters: str) -> None:
+    chance, shared, cells = random.Random(3), 0, 0
+    for _ in range(200):
+        first = "".join(chance.sample(letters, 9))
+        second = first[:7] + "".join(chance.sample("龍鳳麒麟", 2))  # 6 pairs of 10 are in both
+        sketches = [bytes.fromhex(sketch_opening([message(text)])) for text in (first, second)]
+        shared += sum(mine == theirs for mine, theirs in zip(*sketches, strict=True))
+        cells += BYTES
+    assert shared / cells == pytest.approx(0.6, abs=0.07)
+
+
+@pytest.mark.parametrize(("word", "other"), [("दिन", "दान"), ("ปี", "ปู")], ids=["Hindi", "Thai"])
+def test_words_that_differ_by_a_vowel_sign_are_not_the_same(word: str, other: str) -> None:
+    assert sketch_opening([message(word)]) != sketch_opening([message(other)])
+
+
+def test_a_word_in_another_script_is_a_word_of_its_own() -> None:
+    assert sketch_opening([message("iPhone15坏了")]) == sketch_opening([message("iphone15 坏了")])
+
+
+@pytest.mark.parametrize(
+    ("text", "sketch"),
+    [
+        ("Where is my parcel?", "b07d9753"),
+        ("Für Grüße: größer, naïve_name 42", "9b8261af"),
+        ("Где моя посылка?", "e468c860"),
+        ("내 소포가 어디에 있나요", "f052724e"),
+    ],
+)
+def test_a_text_of_words_between_spaces_has_this_sketch(text: str, sketch: str) -> None:
+    """It is in the log: another one would be in none of the cells of earlier attempts."""
+    assert sketch_opening([message(text)]) == sketch
+
+
 @pytest.mark.parametrize("messages", [[], [Message(role="system", content="hello")], [message("")], [message("…!")]])
 def test_an_opening_without_a_word_of_the_user_has_no_sketch(messages: list[Message]) -> None:
     assert sketch_opening(messages) == ""

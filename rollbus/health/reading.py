@@ -9,7 +9,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,10 @@ from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import LagReader, open_lag
+from rollbus.runtime.kafka.log_id import find_log_ids
 from rollbus.runtime.kafka.partitions import find_partitions
 from rollbus.runtime.kafka.reading import assign_paused, open_reader, read_bounds, read_on
+from rollbus.runtime.log_mark import LogId
 from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.drops import DeadLetter, is_set_aside
@@ -35,6 +37,7 @@ from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped
 from rollbus.schemas.topics import CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS
 from rollbus.schemas.wall_clock import wall_clock_ms
 
+TOPICS_OF_HEALTH = (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS)
 STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFailed)
 STEPS_KEPT = 500
 """Newest records of training steps, and of curriculum windows, of all runs together."""
@@ -59,8 +62,10 @@ class HealthReader:
         consumer: Any,
         lag: LagReader,
         event_places: Collection[Any],
+        logs: Mapping[str, LogId],
         limits: AlarmLimits,
         clock_ms: Callable[[], int],
+        history: LagHistory | None = None,
     ) -> None:
         self._namespace, self._consumer, self._lag = namespace, consumer, lag
         self._limits, self._clock_ms = limits, clock_ms
@@ -70,13 +75,15 @@ class HealthReader:
         self._windows: dict[str, CurriculumState] = {}
         self._refused: dict[tuple[str, int, int], int] = {}
         """Places of records with dead letters, and when the newest came; several consumers may refuse one."""
-        self._event_places = event_places
+        self._event_places, self._logs = event_places, logs
         self._ahead_ms: int | None = None
         """How far this machine's clock is ahead of the broker's; None until it is known."""
         self._seen_ms: deque[int] = deque(maxlen=BEATS_FOR_CLOCK)
         """How long after the broker took it each of the newest beats was seen, by this machine's clock."""
         self._is_first = True
-        self.history = LagHistory(LAG_S)
+        self.history = history or LagHistory(LAG_S)
+        self.is_outdated = False
+        """Whether topics were made since it was opened, for the first time or again: it does not see their records."""
 
     async def picture(self) -> Picture:
         """Look once; raises UnavailableError."""
@@ -124,6 +131,7 @@ class HealthReader:
     async def _look(self) -> Look:
         await self._read()
         rows = make_lag_rows(self._namespace, await self._lag.read_namespace(self._namespace))
+        self.is_outdated = await find_log_ids(self._consumer, _topic_names(self._namespace)) != self._logs
         return Look(
             now_ms=self._clock_ms() - (self._ahead_ms or 0),
             beats=[replace(beat, is_frozen=is_frozen(beat.heartbeat)) for beat in self._beats.values()],
@@ -193,14 +201,18 @@ async def open_health(
     namespace: str,
     limits: AlarmLimits | None = None,
     *,
+    history: LagHistory | None = None,
     clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> AsyncIterator[HealthReader]:
-    """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError."""
-    topics = (HEARTBEATS, TRAINING_STEPS, CURRICULUM, DEAD_LETTERS, EPISODE_EVENTS)
-    names = [topic.full_name(namespace) for topic in topics]
+    """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError.
+
+    With the `history` of an earlier reader, it knows which lags have grown.
+    """
+    names = _topic_names(namespace)
     async with AsyncExitStack() as stack:
         async with running(connection, new_admin(connection), what="looking at health") as admin:
-            places = await find_partitions(admin, names)
+            logs = await find_log_ids(admin, names)
+            places = await find_partitions(admin, logs)
         consumer = await stack.enter_async_context(open_reader(connection, "looking at health"))
         assign_paused(consumer, places)
         bounds = await read_bounds(consumer, places)
@@ -209,7 +221,20 @@ async def open_health(
             consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long else begin)
         lag = await stack.enter_async_context(open_lag(connection))
         event_places = [place for place in places if place.topic == EPISODE_EVENTS.full_name(namespace)]
-        yield HealthReader(namespace, consumer, lag, event_places, limits or AlarmLimits(), clock_ms)
+        yield HealthReader(
+            namespace,
+            consumer,
+            lag,
+            event_places,
+            logs,
+            limits or AlarmLimits(),
+            clock_ms,
+            history,
+        )
+
+
+def _topic_names(namespace: str) -> list[str]:
+    return [topic.full_name(namespace) for topic in TOPICS_OF_HEALTH]
 
 
 class HealthWatch:
@@ -251,8 +276,8 @@ class HealthWatch:
                     reader = await self._stack.enter_async_context(health_context)
                 self._reader, self._answer = reader, await reader.settled_picture()
             self._until = time.monotonic() + FRESH_S
-            if not self._answer.processes:
-                await self.close()  # a topic that comes later is found by the next connection
+            if self._reader.is_outdated:
+                await self.close()  # the next connection finds them
         except (UnavailableError, TimeoutError) as error:
             late = UnavailableError(f"the broker has not answered for {ANSWER_S:.0f} s")
             self._answer = error if isinstance(error, UnavailableError) else late

@@ -16,6 +16,7 @@ from rollbus.health.picture import Picture
 from rollbus.health.reading import open_health
 from rollbus.health.status import FunnelCounter, explain_problems
 from rollbus.runtime.health import metrics
+from rollbus.runtime.health.alarms.lags import LAG_S, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem
 from rollbus.runtime.health.heart import Report
@@ -87,6 +88,8 @@ class HealthReporter:
     alarms: Alarms = field(default_factory=Alarms)
     looks: int = 0
     trouble: str | None = None
+    _history: LagHistory = field(default_factory=lambda: LagHistory(LAG_S))
+    """Over all connections: what grows goes on growing while the broker is away."""
     _waiting: deque[AlarmChange] = field(default_factory=lambda: deque(maxlen=MOST_WAITING))
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -111,9 +114,11 @@ class HealthReporter:
     async def _look_for_ever(self) -> None:
         while True:
             try:
-                async with open_health(self.connection, self.namespace, self.limits, clock_ms=self.clock_ms) as health:
+                async with open_health(
+                    self.connection, self.namespace, self.limits, history=self._history, clock_ms=self.clock_ms
+                ) as health:
                     self._take(await self._explain(await health.settled_picture()))
-                    while True:
+                    while not health.is_outdated:
                         await asyncio.sleep(self.interval_s)
                         self._take(await self._explain(await health.picture()))
             except UnavailableError as error:

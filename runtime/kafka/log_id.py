@@ -88,14 +88,19 @@ _AskForIds._CLASSES = (MetadataRequest_v5, _AskMetadata10)
 
 async def read_log_ids(client: Any, topics: Collection[str]) -> dict[str, LogId]:
     """Return which log each topic is, by a started consumer, producer or admin client; raises KafkaError."""
+    ids = await find_log_ids(client, topics)
+    if missing := sorted(set(topics) - ids.keys()):
+        raise UnknownTopicOrPartitionError(", ".join(missing))
+    return ids
+
+
+async def find_log_ids(client: Any, topics: Collection[str]) -> dict[str, LogId]:
+    """Do the same for those of the topics that there are."""
     connection = client._client if hasattr(client, "_client") else client.client
     answer = (await connection.send(connection.get_random_node(), _AskForIds(topics))).to_object()
     cluster = answer["cluster_id"] or ""
-    ids = {
+    return {
         topic["topic"]: LogId(cluster, topic["topic_id"].hex if "topic_id" in topic else "")
         for topic in answer["topics"]
         if not topic["error_code"]
     }
-    if missing := sorted(set(topics) - ids.keys()):
-        raise UnknownTopicOrPartitionError(", ".join(missing))
-    return ids

@@ -34,7 +34,7 @@ class Looks(HealthReader):
     """Sees, look after look, these beats."""
 
     def __init__(self, *looks: list[Beat]) -> None:
-        super().__init__("", None, None, event_places=(), limits=AlarmLimits(), clock_ms=lambda: NOW_MS)  # type: ignore[arg-type]
+        super().__init__("", None, None, (), {}, AlarmLimits(), lambda: NOW_MS)  # type: ignore[arg-type]
         self._looks = list(looks)
         self._ahead_ms = 0
 

@@ -279,7 +279,9 @@ def test_why_shows_the_prompt_that_came_first_though_a_clock_went_back(clickhous
     for name in ("e1", "e2"):
         said = (f"opening of {name}", f"later in {name}")
         turns = [
-            make_turn(name, number, at_ms=START_MS - 1000 * number, added_messages=(Message(role="user", content=text),))
+            make_turn(
+                name, number, at_ms=START_MS - 1000 * number, added_messages=(Message(role="user", content=text),)
+            )
             for number, text in enumerate(said, 1)
         ]
         drawn = make_trajectory(name).turns[0]

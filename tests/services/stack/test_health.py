@@ -13,9 +13,12 @@ import pytest
 
 from rollbus.health import reading
 from rollbus.health.reading import HealthWatch, open_health
+from rollbus.health.reporter import HealthReporter
+from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.heart import Heart, Report
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.streams.kafka.topics_on_broker import delete_topics, ensure_topics, topics_on_broker
 from tests.console import ROLLBUS
 from tests.installs import own_environment
 from tests.services.stack.health_world import BEAT_S, World, make_world, problems, states
@@ -157,3 +160,34 @@ async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
     for _ in range(2):
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
             await away.ask()
+
+
+async def test_alarms_that_began_before_the_topics_see_what_comes_later(kafka: str, namespace: str) -> None:
+    """In a cluster all processes begin at once; and topics may be made again."""
+    settings = stream_settings(kafka, namespace)
+    changes: list[tuple[str, str]] = []
+
+    def tell(body: Any) -> None:
+        changes.append((body["alarm"]["state"], body["alarm"]["alarm"]))
+
+    async def seen() -> list[tuple[str, str]]:
+        return changes
+
+    async def until_seen(*wanted: tuple[str, str]) -> None:
+        await until_found(seen, f"not seen: {wanted}", is_enough=lambda changes: set(wanted) <= set(changes))
+        changes.clear()
+
+    reporter = HealthReporter(settings.kafka, namespace, AlarmLimits(), 0.1, tell, wall_clock_ms)
+    running = asyncio.create_task(reporter.run(stop := asyncio.Event()))
+    await until_seen(("firing", "no_topics"))
+    heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)
+    for _ in range(2):
+        await ensure_topics(settings)
+        await until_seen(("resolved", "no_topics"))
+        async with heart.beating(lambda: Report(trouble="no disk")):
+            await until_seen(("firing", "trouble"))
+        topics = [name for name in await topics_on_broker(settings) if name.startswith(namespace)]
+        await delete_topics(settings, topics)
+        await until_seen(("firing", "no_topics"))
+    stop.set()
+    await running

@@ -12,6 +12,7 @@ from dataclasses import asdict
 import httpx
 
 from rollbus.runtime.http.loopback import may_use_proxy
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.delivery import PolicyDecision
 
 TIMEOUT_S = 10.0
@@ -21,7 +22,8 @@ class Webhook:
     """One address that receives decisions."""
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._url = url
+        """Raise ConfigurationError for an address that nothing can be posted to."""
+        self._url = _parse(url)
         self._client = httpx.Client(timeout=timeout_s, trust_env=may_use_proxy(url))
 
     def notify(self, decision: PolicyDecision) -> None:
@@ -32,13 +34,23 @@ class Webhook:
 
     def post(self, body: Mapping[str, object]) -> None:
         """Post anything; raises httpx.HTTPError unless it was taken."""
-        answer = self._client.post(self._url, json=body)
-        if not answer.is_success:
-            raise httpx.HTTPError(f"it answers {answer.status_code}")  # its own message would repeat the address
+        with self._client.stream("POST", self._url, json=body) as answer:  # what it answers may have no end
+            if not answer.is_success:
+                raise httpx.HTTPError(f"it answers {answer.status_code}")  # its own message would repeat the address
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _parse(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url.strip())
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:  # the address may hold a secret
+        raise ConfigurationError("the webhook's address must begin with https:// or http:// and name a host")
+    return parsed
 
 
 def describe(decision: PolicyDecision) -> str:

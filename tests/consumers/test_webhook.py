@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import HTTPServer
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from rollbus.consumers.loggers.follow_kafka import _offer
 from rollbus.consumers.loggers.webhook import Webhook, describe
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.delivery import PolicyDecision
 from tests.web import QuietHandler, serve
 
@@ -33,6 +35,10 @@ DECISION = PolicyDecision(
     },
     decided_at_ms=1,
 )
+
+
+ENDLESS = 1
+"""An answer that has taken the body, and whose own never ends."""
 
 
 class Hook(HTTPServer):
@@ -56,6 +62,13 @@ class _Handler(QuietHandler):
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         if status is None:
             self.server.ended.wait(120)
+            return
+        if status == ENDLESS:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not self.server.ended.wait(0.05):
+                    self.wfile.write(b"more")
             return
         self.answer(None, status)
 
@@ -118,3 +131,25 @@ def test_a_hook_that_refuses_raises(hook: Hook) -> None:
     hook.statuses = [301]
     with pytest.raises(httpx.HTTPError, match="301"):
         Webhook(hook.url).notify(DECISION)
+
+
+def test_an_answer_that_never_ends_is_not_waited_for() -> None:
+    hook = Hook(ENDLESS)
+    with serve(hook):
+        webhook = Webhook(hook.url)
+        posting = threading.Thread(target=webhook.post, args=({"text": "first"},), daemon=True)
+        posting.start()
+        posting.join(30)
+        is_posting = posting.is_alive()
+        hook.ended.set()
+        assert not is_posting
+        webhook.post({"text": "second"})
+        webhook.close()
+    assert hook.bodies == [{"text": "first"}, {"text": "second"}]
+
+
+@pytest.mark.parametrize("url", ["hooks.example/secret", "ftp://hooks.example/secret", "https:///secret", "  "])
+def test_an_address_that_nothing_can_be_posted_to_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="https://") as refusal:
+        Webhook(url)
+    assert "secret" not in str(refusal.value)

@@ -81,6 +81,26 @@ def test_missed_records_of_an_archive_job_are_reported_until_a_whole_one() -> No
     assert draw(make_beat(), lost, archive_beat(HOUR_S)).problems == ()
 
 
+def test_an_archive_job_that_failed_is_dead_with_its_cause_and_misses_no_record() -> None:
+    """Such as the second of two archivers: the first has archived all."""
+    refused = make_beat("archive", age_s=60.0, started_s=90.0, trouble="it ended: another archiver was first")
+    (problem,) = draw(make_beat(), archive_beat(HOUR_S), refused).problems
+    assert (problem.alarm, "another archiver was first" in problem.what) == ("silence", True)
+    lost = archive_beat(2 * HOUR_S, trouble="retention deleted drops[0] 3 … 8 before this run")
+    assert sorted(alarms(draw(make_beat(), lost, refused))) == ["archive_missing", "silence"]
+
+
+@pytest.mark.parametrize("ended_at_s", [48 * HOUR_S, 0.0], ids=["wrong all the time", "set while it ran"])
+def test_an_archive_job_with_a_wrong_clock_hides_no_archive_that_is_behind(ended_at_s: float) -> None:
+    """Its clock was two days ahead when it began."""
+    job = archive_beat(85 * HOUR_S)
+    ahead = {"archived_to_ms": job.taken_ms + 48 * 3_600_000, "kept_ms": 168 * 3_600_000}
+    beat = archive_beat(85 * HOUR_S, beat_at_ms=job.taken_ms + round(ended_at_s * 1000))
+    beat = replace(beat, heartbeat=replace(beat.heartbeat, positions=ahead))
+    (problem,) = draw(make_beat(), beat).problems
+    assert problem.what == "the archive is 4 days behind, and Kafka keeps records for 7 days"
+
+
 def test_a_process_that_beats_is_well() -> None:
     picture = draw(make_beat())
     assert (picture.processes[0].state, picture.problems, picture.versions) == ("working", (), ("0.1.0",))

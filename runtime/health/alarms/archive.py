@@ -15,24 +15,32 @@ BEHIND_SHARE = 0.5
 
 
 def find_archive_problems(beats: Sequence[Beat], now_ms: int) -> Iterable[Problem]:
-    """Yield what the newest archive job says is missing, and that the archive is too far behind.
+    """Yield what the newest job that came to its end says is missing, and that the archive is too far behind.
 
-    A job that failed may have archived nothing, so how far the archive has come is the furthest of all jobs.
+    A job that failed is silent, with its cause. It may have archived nothing, so how far the archive has come is the
+    furthest of all jobs, by the broker's clock and never later than the broker took what the job says.
     """
     archive_beats = sorted((beat for beat in beats if beat.heartbeat.kind == "archive"), key=lambda beat: beat.taken_ms)
     if not archive_beats:
         return
     newest = archive_beats[-1].heartbeat
-    if newest.trouble is not None:
-        what = f"the last archive job: {newest.trouble}"
+    finished = next((beat.heartbeat for beat in reversed(archive_beats) if beat.heartbeat.is_last), None)
+    if finished is not None and finished.trouble is not None:
+        what = f"the last archive job: {finished.trouble}"
         remedy = "take damaged files from a copy; run the job more often than retention deletes"
-        yield Problem("archive_missing", newest.host, what, f"{remedy}; {RUNBOOK}#archive-missing")
-    positions = [beat.heartbeat.positions for beat in archive_beats if ARCHIVED_TO_MS in beat.heartbeat.positions]
-    if not positions:
+        yield Problem("archive_missing", finished.host, what, f"{remedy}; {RUNBOOK}#archive-missing")
+    successful_beats = [beat for beat in archive_beats if ARCHIVED_TO_MS in beat.heartbeat.positions]
+    if not successful_beats:
         return
-    archived_to_ms = max(position[ARCHIVED_TO_MS] for position in positions)
-    behind_ms, kept_ms = now_ms - archived_to_ms, positions[-1][KEPT_MS]
+    behind_ms = now_ms - max(map(_archived_to_ms, successful_beats))
+    kept_ms = successful_beats[-1].heartbeat.positions[KEPT_MS]
     if behind_ms > BEHIND_SHARE * kept_ms:
         what = f"the archive is {say_duration(behind_ms)} behind, and Kafka keeps records for {say_duration(kept_ms)}"
         remedy = f"`rollbus archive run`, and look at why its schedule no longer does that; {RUNBOOK}#archive-behind"
         yield Problem("archive_behind", newest.host, what, remedy)
+
+
+def _archived_to_ms(beat: Beat) -> int:
+    """Return the time to which a job has archived all, by the broker's clock."""
+    by_its_clock_ms, ahead_ms = beat.heartbeat.positions[ARCHIVED_TO_MS], beat.heartbeat.beat_at_ms - beat.taken_ms
+    return min(by_its_clock_ms - ahead_ms, beat.taken_ms)

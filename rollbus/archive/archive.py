@@ -14,7 +14,7 @@ from typing import Any
 from rollbus.archive.files import ArchivedRecord, from_parquet, to_parquet
 from rollbus.archive.manifest import ArchivedFile, Contents, Manifest, Partition, check_order
 from rollbus.archive.storage import Storage
-from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
+from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError, UnavailableError
 
 MANIFESTS, HEADS, DATA = "manifests", "heads", "data"
 Progress = Callable[[int, int], None]
@@ -35,11 +35,18 @@ class Archive:
         return self.storage.url
 
     def read_file(self, file: ArchivedFile) -> list[ArchivedRecord]:
-        """Return a file's records; raises DataLossError, with its name, if it is not as it was written."""
+        """Return a file's records; raises DataLossError, with its name, if it is not as it was written.
+
+        Raises UnavailableError if a later manifest has replaced it meanwhile, as `rollbus forget` does.
+        """
         name = f"{file.path} of the archive {self.url}"
         try:
             data = self.storage.read(file.path)
         except FileNotFoundError:
+            now = open_archive(self.url, despite_damage=True)
+            if not now.damage and file.path not in now.contents.files:
+                what = f"{name} was replaced while it was to be read, such as by `rollbus forget`"
+                raise UnavailableError(f"{what}; give the command again") from None
             raise DataLossError(f"{name} is gone; take it from a copy") from None
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise DataLossError(
@@ -154,10 +161,10 @@ def open_archive(url: str, *, may_be_new: bool = False, despite_damage: bool = F
     With `despite_damage` a damaged manifest is left out and named in `damage`, and the others are read.
     """
     archive = Archive(Storage(url))
+    heads = archive.storage.list(HEADS)  # first: the head of a manifest that comes between the two would miss it
     manifests = [name for name in archive.storage.list(MANIFESTS) if name.endswith(".json")]
     if not manifests and not may_be_new:
         raise ConfigurationError(f"there is no archive at {url}; `rollbus archive run` makes one")
-    heads = archive.storage.list(HEADS)
     newest = max((_number_of(name) for name in (*manifests, *heads)), default=0)
     for number in range(1, newest + 1):
         name = _manifest_name(number)

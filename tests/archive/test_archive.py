@@ -17,7 +17,7 @@ from rollbus.archive.files import ArchivedRecord, digest_of, from_parquet, to_pa
 from rollbus.archive.forget import forget_in_archive
 from rollbus.archive.storage import Storage
 from rollbus.schemas.codec import encode
-from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
+from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError, UnavailableError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import Drop, kept_bytes
 from tests.archive.places import DyingStorage, KillError, add_records, make_record, new_archive, records_of
@@ -75,6 +75,38 @@ def test_a_second_archiver_at_the_same_place_is_refused(tmp_path: Path) -> None:
         add_records(second_archiver, [*FIRST, *SECOND])
     archive = open_archive(str(tmp_path))
     assert (archive.verify(), records_of(archive)) == ([], FIRST)
+
+
+def test_an_archive_that_grows_while_it_is_opened_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path)
+    add_records(archiver := new_archive(url), [make_record(0)])
+    list_names, listed = Storage.list, list[str]()
+
+    def list_then_grow(storage: Storage, folder: str) -> list[str]:
+        names = list_names(storage, folder)
+        if storage is not archiver.storage and not listed:
+            listed.append(folder)
+            add_records(archiver, [make_record(1)])
+        return names
+
+    monkeypatch.setattr(Storage, "list", list_then_grow)
+    assert open_archive(url).contents.number in (1, 2)
+    assert listed
+
+
+def test_a_file_that_a_later_manifest_replaced_is_not_called_lost(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    events = make_episode("ann")
+    add_records(
+        archiver := new_archive(url), [make_record(offset, encode(event)) for offset, event in enumerate(events)]
+    )
+    reader = open_archive(url)
+    assert forget_in_archive(archiver, frozenset({"ann"}), now_ms=1, version="0") == len(events)
+    with pytest.raises(UnavailableError, match="give the command again"):
+        reader.verify()
+    assert open_archive(url).verify() == []
 
 
 def test_an_archiver_with_the_same_process_id_writes_into_no_file_of_another(

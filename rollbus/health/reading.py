@@ -1,8 +1,6 @@
 """The log and the broker → looks, one after the other: beats, steps, windows, dead letters and lags; it writes nothing.
 
-Silence is judged by the broker's clock, whatever this machine's says. What they differ by is learned from a new beat of
-a process of this machine, or from any beat that comes while we look; only the newest of them count, since either clock
-may be set.
+Silence is judged by the broker's clock, whatever this machine's says (`clock`).
 """
 
 import asyncio
@@ -15,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollbus.health.clock import BrokerClock
 from rollbus.health.lag import make_lag_rows
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import LAG_S, Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
-from rollbus.runtime.health.alarms.processes import MISSED_BEATS, Beat, ProcessHealth
+from rollbus.runtime.health.alarms.processes import Beat, ProcessHealth
 from rollbus.runtime.health.alarms.runs import StepRecord
 from rollbus.runtime.kafka.clients import new_admin, running
 from rollbus.runtime.kafka.connection import KafkaConnection
@@ -49,8 +48,6 @@ ANSWER_S = 20.0
 FRESH_S, DOWN_S = 2.0, 15.0
 """How long a watch repeats an answer, and how long a failure."""
 PROCESSES = Path("/proc")
-BEATS_FOR_CLOCK = 20
-"""Newest beats of other machines from which the clocks' difference is taken: the least late of them."""
 
 
 class HealthReader:
@@ -68,7 +65,7 @@ class HealthReader:
         history: LagHistory | None = None,
     ) -> None:
         self._namespace, self._consumer, self._lag = namespace, consumer, lag
-        self._limits, self._clock_ms = limits, clock_ms
+        self._limits, self._clock = limits, BrokerClock(clock_ms)
         self._beats: dict[str, Beat] = {}
         self._unread: dict[str, int] = {}
         self._steps: deque[StepRecord] = deque(maxlen=STEPS_KEPT)
@@ -76,10 +73,6 @@ class HealthReader:
         self._refused: dict[tuple[str, int, int], int] = {}
         """Places of records with dead letters, and when the newest came; several consumers may refuse one."""
         self._event_places, self._logs = event_places, logs
-        self._ahead_ms: int | None = None
-        """How far this machine's clock is ahead of the broker's; None until it is known."""
-        self._seen_ms: deque[int] = deque(maxlen=BEATS_FOR_CLOCK)
-        """How long after the broker took it each of the newest beats was seen, by this machine's clock."""
         self._is_first = True
         self.history = history or LagHistory(LAG_S)
         self.is_outdated = False
@@ -102,7 +95,7 @@ class HealthReader:
         wait_s = min(LONGEST_WAIT_S, max(intervals, default=0) / 1000 + 1)
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while self._ahead_ms is None and intervals:
+                while self._clock.ahead_ms is None and intervals:
                     await asyncio.sleep(LOOK_AGAIN_S)
                     picture = await self.picture()
         return picture
@@ -133,7 +126,7 @@ class HealthReader:
         rows = make_lag_rows(self._namespace, await self._lag.read_namespace(self._namespace))
         self.is_outdated = await find_log_ids(self._consumer, _topic_names(self._namespace)) != self._logs
         return Look(
-            now_ms=self._clock_ms() - (self._ahead_ms or 0),
+            now_ms=self._clock.now_ms(),
             beats=[replace(beat, is_frozen=is_frozen(beat.heartbeat)) for beat in self._beats.values()],
             lags=[Lag(row.group, row.topic, row.members, row.lag) for row in rows],
             steps=list(self._steps),
@@ -183,16 +176,7 @@ class HealthReader:
             return
         earlier_beat = self._beats.get(beat.process)
         self._beats[beat.process] = Beat(beat, record.timestamp, earlier_beat.heartbeat if earlier_beat else None)
-        self._learn_clock(beat, record.timestamp)
-
-    def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:
-        now_ms = self._clock_ms()
-        if beat.host == socket.gethostname():
-            if abs(now_ms - beat.beat_at_ms) <= MISSED_BEATS * beat.interval_ms:  # else a clock was set
-                self._ahead_ms = beat.beat_at_ms - taken_ms
-        elif not self._is_first:
-            self._seen_ms.append(now_ms - taken_ms)
-            self._ahead_ms = min(self._seen_ms)
+        self._clock.learn(beat, record.timestamp, is_new=not self._is_first)
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ class Looks(HealthReader):
     def __init__(self, *looks: list[Beat]) -> None:
         super().__init__("", None, None, (), {}, AlarmLimits(), lambda: NOW_MS)  # type: ignore[arg-type]
         self._looks = list(looks)
-        self._ahead_ms = 0
+        self._clock.ahead_ms = 0
 
     async def _look(self) -> Look:
         beats = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]

@@ -202,8 +202,7 @@ def test_a_data_set_counts_no_members_that_are_forgotten_or_excluded(
             data_set="set", trajectory_id=trajectory_id(name), episode_id=name, changed_at_ms=START_MS
         )
         records.append(("data-sets", "set", member))
-    for name in ("excluded", "forgotten"):
-        records.append(("exclusions", name, make_excluded(name)))
+    records += [("exclusions", name, make_excluded(name)) for name in ("excluded", "forgotten")]
     write(client, namespace, records)
     delete_rows(settings, ["forgotten"])
     (counted,) = answer(asking, "data_sets", namespace=namespace, trajectory=trajectory_id("excluded"))

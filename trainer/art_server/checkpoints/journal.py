@@ -27,7 +27,7 @@ from rollbus.trainer.art_server.checkpoints.checkpoint import (
     read_provenance,
     write_json,
 )
-from rollbus.trainer.backends.durable.appending import append_line, whole_lines
+from rollbus.trainer.backends.durable.appending import append_line, read_entries
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import from_json, to_json
 
@@ -65,7 +65,7 @@ class Journal:
         self.served_before: int | None = None
         """What was served until then: a rollback mostly goes back to it."""
         self.head: int | None = None
-        for entry in _read(path):
+        for entry in read_entries(path):
             self._apply(entry)
 
     def result(self, batch_hash: str) -> TrainResult | None:
@@ -276,16 +276,3 @@ def settle(journal: Journal, store: VersionStore, batch_hash: str, failure: Fail
     else:
         journal.done(result)
     return result
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The entries; a torn last line is cut off. DataLossError if the damage is anywhere else."""
-    entries = []
-    for number, line in enumerate(whole_lines(path), start=1):
-        try:
-            entries.append(json.loads(line))
-        except ValueError as error:
-            raise DataLossError(
-                f"journal {path} is damaged at line {number}: {error}; restore it from a backup"
-            ) from error
-    return entries

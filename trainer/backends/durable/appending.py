@@ -1,8 +1,12 @@
-"""Append a line to a file, whole or not at all even after a crash or an error; and read the lines."""
+"""Append a line to a journal, whole or not at all even after a crash or an error; and read its entries."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.ids import parse_json
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -20,8 +24,26 @@ def append_line(path: Path, line: bytes) -> None:
             raise
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file, none if there is no file; cut off a last one that a crash left unfinished."""
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return the JSON object of each line, none if there is no file; cut off a last line that a crash left unfinished.
+
+    DataLossError if the damage is anywhere else.
+    """
+    entries = []
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            entry = parse_json(line)
+            if not isinstance(entry, dict):
+                raise ValueError(f"it holds a {type(entry).__name__}, not an object")
+        except ValueError as error:
+            raise DataLossError(
+                f"journal {path} is damaged at line {number}: {error}; restore it from a backup"
+            ) from error
+        entries.append(entry)
+    return entries
+
+
+def _whole_lines(path: Path) -> list[bytes]:
     if not path.exists():
         return []
     content = path.read_bytes()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.durable.appending import append_line, whole_lines
+from rollbus.trainer.backends.durable.appending import append_line, read_entries
 from rollbus.trainer.backends.durable.retention import expendable
 from rollbus.trainer.backends.jobs import JobBackend
 from rollbus.trainer.backends.model_settings import Retention
@@ -60,7 +60,7 @@ class JournaledBackend(JobBackend):
         self.weights_tree = Weights(checkpoints={0: base_checkpoint})
         if self._journal is not None:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            for entry in map(json.loads, whole_lines(self._journal)):
+            for entry in read_entries(self._journal):
                 self._apply(entry)
 
     async def is_healthy(self) -> bool:

@@ -82,7 +82,11 @@ class ServerlessBackend(JournaledBackend):
         """Of version 0 at the service."""
         self._service_model: ServiceModel | None = None
         self._lock = FolderLock(directory)
-        super().__init__(model, directory)
+        try:
+            super().__init__(model, directory)
+        except BaseException:
+            self._lock.close()
+            raise
 
     @property
     def service_model(self) -> ServiceModel:

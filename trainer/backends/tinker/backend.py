@@ -86,7 +86,11 @@ class TinkerBackend(JournaledBackend):
         """The run of the last step, and the version that it is at."""
         self._served_before: int | None = None
         self._lock = FolderLock(directory)
-        super().__init__(model.name, directory)
+        try:
+            super().__init__(model.name, directory)
+        except BaseException:
+            self._lock.close()
+            raise
         self.max_tokens = model.max_tokens or 0
         """Known after `start`."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import DataLossError, UnavailableError
 from rollbus.trainer.backends.durable.journaled import JOURNAL_NAME
 from rollbus.trainer.backends.protocol import TrainRequest
 from rollbus.trainer.backends.tinker.backend import TinkerBackend, TrainedModel
@@ -122,3 +122,11 @@ async def test_a_rolled_back_attempts_state_is_not_taken_for_a_later_one(tmp_pat
     backend = await train_undisturbed(service, tmp_path, other)
     assert backend.weights_tree.versions[2] == (0, other.batch_hash)
     assert backend.weights_tree.head == 2
+
+
+@pytest.mark.parametrize("line", [b"\x00\x00", b"[1]", b'{"kind": "trai'], ids=["zeros", "no object", "half a line"])
+def test_damage_in_the_middle_of_the_journal_is_named(tmp_path: Path, line: bytes) -> None:
+    journal = tmp_path / JOURNAL_NAME
+    journal.write_bytes(b'{"kind": "base", "state": "s"}\n' + line + b'\n{"kind": "retired", "version": 1}\n')
+    with pytest.raises(DataLossError, match=r"journal\.jsonl is damaged at line 2: .*; restore it from a backup"):
+        TinkerBackend(TRAINED, MemoryTinker(), tmp_path)

@@ -96,6 +96,17 @@ async def test_several_versions_answer_at_once(backend: HostedModel, ask: Callab
     await ask(model="agent@9", messages=MESSAGES, status=404)
 
 
+async def test_a_version_that_is_asked_for_often_closes_no_other(backend: HostedModel, ask: Callable[..., Any]) -> None:
+    for base in range(3):
+        await submit_and_wait(backend, make_request(base))
+    for name in ("agent@1", "agent@2", "agent@2", "agent@2", "agent@0"):
+        await ask(model=name, messages=MESSAGES)
+    assert backend.opened_versions() == {0, 2}
+    await ask(model="agent@1", messages=MESSAGES)
+    await ask(model=MODEL, messages=MESSAGES, n=3)
+    assert backend.opened_versions() == {0, 1}
+
+
 async def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
     ask: Callable[..., Any], tokenizer: Any
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision
@@ -55,23 +56,42 @@ def step(torch_service: TorchService, base: int = 0) -> dict[str, float]:
     return torch_service._step(three_answers(), plan(base))
 
 
-class Watching(TorchService):
-    """Notes, whenever it loads new weights, whether their directory could be seen already."""
+def test_new_weights_fit_the_memory_before_their_version_is_visible(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(base_model, tmp_path) as torch_service:
+        load, visible = torch_service.loader.load, list[bool]()
 
-    def _load_from(self, version: int, directory: Path) -> None:
-        super()._load_from(version, directory)
-        self.seen_early = self.store.path(version).exists()
+        def note(directory: Path) -> nn.Module:
+            visible.append(torch_service.store.path(1).exists())
+            return load(directory)
+
+        monkeypatch.setattr(torch_service.loader, "load", note)
+        step(torch_service)
+        assert visible == [False]
+        assert torch_service.sampler.loaded() == (0, 1)
+        assert torch_service.store.numbers() == [0, 1]
+        answer = torch_service.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
+        assert answer.version == 1
 
 
-def test_new_weights_answer_before_their_version_is_visible(base_model: Path, tmp_path: Path) -> None:
-    torch_service = Watching(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
-    step(torch_service)
-    assert torch_service.seen_early is False
-    assert torch_service.sampler.loaded() == (0, 1)
-    assert torch_service.store.numbers() == [0, 1]
-    answer = torch_service.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=120)
-    assert answer.version == 1
-    torch_service.close()
+def test_a_version_that_could_not_be_published_does_not_answer(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(base_model, tmp_path) as torch_service:
+        load, in_the_way = torch_service.loader.load, torch_service.store.path(1) / "file"
+
+        def prevent_rename(directory: Path) -> nn.Module:
+            in_the_way.parent.mkdir()
+            in_the_way.touch()
+            return load(directory)
+
+        with monkeypatch.context() as patched, pytest.raises(UnavailableError, match="could not be written"):
+            patched.setattr(torch_service.loader, "load", prevent_rename)
+            step(torch_service)
+        assert torch_service.sampler.loaded() == (0,)
+        shutil.rmtree(in_the_way.parent)
+        assert not torch_service.load_version(1)
 
 
 class Threads(TorchService):

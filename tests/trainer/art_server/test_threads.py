@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from rollbus.trainer.art_server.learner import torch_service
 from rollbus.trainer.art_server.learner.torch_service import TorchService
@@ -43,22 +44,21 @@ def test_cores_are_those_that_the_container_and_the_environment_leave(tmp_path: 
     assert count_cores({"OMP_NUM_THREADS": "4,2"}, quota) == all_cores
 
 
-class Counting(TorchService):
-    """Notes the threads of the sampler and of an update when the new weights are read."""
-
-    def _load_from(self, version: int, directory: Path) -> None:
-        self.counted = self.sampler.threads, torch.get_num_threads()
-        super()._load_from(version, directory)
-
-
 async def test_the_sampler_has_fewer_threads_while_an_update_is_computed(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "LEAST_WIDTH", 1)
     monkeypatch.setattr(torch_service, "count_cores", lambda: 5)
-    service = Counting(ServiceSettings("agent", base_model, tmp_path))
+    service = TorchService(ServiceSettings("agent", base_model, tmp_path))
     assert service.sampler.threads == 5
+    load, counts = service.loader.load, list[tuple[int, int]]()
+
+    def count(directory: Path) -> nn.Module:
+        counts.append((service.sampler.threads, torch.get_num_threads()))
+        return load(directory)
+
+    monkeypatch.setattr(service.loader, "load", count)
     await service.update(three_answers(), plan())
-    assert service.counted == (3, 2)
+    assert counts == [(3, 2)]
     assert service.sampler.threads == 5
     service.close()

@@ -3,9 +3,9 @@
 ART's own service blocks the loop that it runs on (packing, tokenising), so a session has a thread and a loop of its
 own; the methods of `ArtLocal` may be awaited from any loop. `session` makes the updates.
 
-The order that makes a batch train exactly once: journal `started` → update → new weights loaded for serving →
-checkpoint renamed, naming its batch and holding its result → journal `done` → served, if so asked → answer. What a
-crash leaves between two of these is settled by the journal's `recover` at the next start.
+The order that makes a batch train exactly once: journal `started` → update → new weights loaded → checkpoint renamed,
+naming its batch and holding its result → its number answers requests → journal `done` → the bare name does, if so asked
+→ answer. What a crash leaves between two of these is settled by the journal's `recover` at the next start.
 """
 
 import asyncio

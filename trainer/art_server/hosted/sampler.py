@@ -6,7 +6,7 @@ So tokens and log-probs are those that were sampled, up to the one that complete
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -59,7 +59,9 @@ class HostedSampler:
         self._users = Counter[VersionSampler]()
         """Requests that use each sampler which is not closed, also one that its version has no more."""
         self._pinned: set[int] = set()
-        self._recent: deque[int] = deque(maxlen=keep)
+        self._keep = keep
+        self._recent: list[int] = []
+        """The versions that were asked for last, the newest at the end."""
 
     def loaded(self) -> tuple[int, ...]:
         """Return the open versions."""
@@ -135,7 +137,7 @@ class HostedSampler:
         async with self._opening:
             if version not in self._samplers:
                 self._samplers[version] = await self._backend.open_sampler(version)
-            self._recent.append(version)
+            self._recent = [*(recent for recent in self._recent if recent != version), version][-self._keep :]
             sampler = self._samplers[version]
             self._users[sampler] += 1
             return sampler

@@ -163,7 +163,7 @@ class TorchService:
         if version not in self.store.numbers():
             return False
         try:
-            self._load_from(version, self.store.path(version))
+            self.sampler.load(version, self.loader.load(self.store.path(version)))
         except ConfigurationError:
             if version not in self.store.numbers():  # retention removed it meanwhile
                 return False
@@ -231,7 +231,7 @@ class TorchService:
         self._updates.shutdown(wait=False)
 
     def _step(self, sequences: Sequence[TokenSequence], plan: StepPlan) -> dict[str, float]:
-        """Update, load the result for serving, then publish it as a checkpoint.
+        """Update, load the result, publish it as a checkpoint, then serve it by its number.
 
         UnavailableError where memory runs out or a version that it needs cannot be read. Then there is no new version.
         The batch is not at fault and must not be dropped.
@@ -249,6 +249,7 @@ class TorchService:
                 )
                 figures = agreement | figures
             metrics = figures | learner.step(sequences, plan.config, reference=self._reference(plan))
+            networks: list[nn.Module] = []
             save_checkpoint(
                 self.store.path(version),
                 learner.model,
@@ -258,9 +259,12 @@ class TorchService:
                 masters=learner.masters.named,
                 optimizer=learner.optimizer,
                 lora=self.settings.options.lora,
-                before_publishing=lambda partial: self._load_from(version, partial),
+                before_publishing=lambda partial: networks.append(self.loader.load(partial)),
             )
             learner.version = version
+            with self._loading:
+                if version not in self.sampler.loaded():  # a request may have had it read meanwhile
+                    self.sampler.load(version, networks[0])
             return metrics
 
     @contextmanager
@@ -288,6 +292,3 @@ class TorchService:
                 f"kl_reference_version {version} has no checkpoint in {self.store.directory}; name one that is there"
             )
         return self.store.path(version)
-
-    def _load_from(self, version: int, directory: Path) -> None:
-        self.sampler.load(version, self.loader.load(directory))

@@ -341,6 +341,7 @@ async def test_an_unanswerable_field_is_refused_by_name(
 
 
 OF_OTHER_SERVERS = {
+    "best_of": 2,
     "typical_p": 0.5,
     "repeat_penalty": 1.1,
     "tfs_z": 0.9,
@@ -371,6 +372,8 @@ def test_an_option_that_changes_nothing_is_taken() -> None:
         "min_p": 0,
         "repetition_penalty": 1,
         "presence_penalty": 0,
+        "best_of": 1,
+        "length_penalty": 1.0,
         "typical_p": 1.0,
         "repeat_penalty": 1,
         "xtc_probability": 0,
@@ -439,6 +442,26 @@ async def test_a_wrong_key_and_broken_json_are_refused(url: str) -> None:
 
 async def test_models_lists_every_loaded_version(client: openai.AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["agent", "agent@0", "agent@1"]
+
+
+@pytest.mark.parametrize("name", ["agent", "agent@0", "agent@1"])
+async def test_a_model_is_retrieved_by_its_name(client: openai.AsyncOpenAI, name: str) -> None:
+    model = await client.models.retrieve(name)
+    assert [model.model_dump()] == [entry.model_dump() async for entry in client.models.list() if entry.id == name]
+
+
+async def test_a_version_on_disk_is_retrieved(served: ServedModel) -> None:
+    model = ServedModel("team/agent", served.sampler, served.tokenizer, serving=1, find_version=lambda version: True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app(model)), base_url="http://model") as http:
+        for path in ("team/agent@7", "team%2Fagent%407"):
+            assert (await http.get(f"/v1/models/{path}")).json()["id"] == "team/agent@7"
+
+
+@pytest.mark.parametrize("name", ["other", "agent@77", "agent@x"])
+async def test_retrieving_an_unknown_model_is_refused_in_openais_shape(client: openai.AsyncOpenAI, name: str) -> None:
+    with pytest.raises(openai.NotFoundError, match=f"The model `{name}` does not exist") as refused:
+        await client.models.retrieve(name)
+    assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
 
 
 async def test_metrics_count_requests(url: str) -> None:

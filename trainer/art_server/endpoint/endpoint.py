@@ -1,6 +1,6 @@
 """The OpenAI-compatible HTTP endpoint of one model and all its loaded versions.
 
-    POST /v1/chat/completions, /v1/completions    GET /v1/models, /health, /metrics
+    POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
 
 A request for `name` is answered by the serving version, one for `name@7` by version 7, and the answer's `model` says
 which. With progressive delivery a share of the episodes, named by the header `rollbus-episode`, gets the canary under
@@ -127,6 +127,7 @@ def build_app(served: ServedModel) -> Starlette:
             Route("/health", endpoint.health),
             Route("/metrics", endpoint.metrics),
             Route("/v1/models", _answering(endpoint.models)),
+            Route("/v1/models/{name:path}", _answering(endpoint.model)),
             Route("/v1/chat/completions", _answering(endpoint.chat), methods=["POST"]),
             Route("/v1/completions", _answering(endpoint.completions), methods=["POST"]),
         ],
@@ -169,17 +170,13 @@ class _Endpoint:
     async def models(self, request: Request) -> Response:
         served = self._served
         names = [served.name, *(f"{served.name}@{version}" for version in served.sampler.loaded())]
-        entries = [
-            {
-                "id": name,
-                "object": "model",
-                "created": served.created_s,
-                "owned_by": "rollbus",
-                "max_model_len": served.sampler.config.max_tokens,
-            }
-            for name in names
-        ]
-        return JSONResponse({"object": "list", "data": entries})
+        return JSONResponse({"object": "list", "data": [self._describe_model(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model or one version, which is loaded as for a completion."""
+        name = request.path_params["name"]
+        await self._loaded_version(name, None)
+        return JSONResponse(self._describe_model(name))
 
     async def chat(self, request: Request) -> Response:
         chat_request, prompt = await _parse_aside_if_long(self._chat_prompt, await request.body())
@@ -274,6 +271,15 @@ class _Endpoint:
         served.requests += 1
         served.prompt_tokens += choices.prompt_tokens
         return choices
+
+    def _describe_model(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._served.created_s,
+            "owned_by": "rollbus",
+            "max_model_len": self._served.sampler.config.max_tokens,
+        }
 
     async def _loaded_version(self, model: str, episode_id: str | None) -> int:
         """Return the version that answers, loaded; a canary that is gone from disk gets no episode."""

@@ -13,9 +13,9 @@ from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 NOT_SUPPORTED = (
-    *("add_special_tokens", "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template"),
+    *("add_special_tokens", "allowed_token_ids", "audio", "bad_words", "chat_template"),
     *("chat_template_kwargs", "continue_final_message", "documents", "function_call", "functions", "guided_choice"),
-    *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty"),
+    *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output"),
     *("logits_processors", "min_tokens", "prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix"),
     *("truncate_prompt_tokens", "use_beam_search"),
     # OpenAI's own, newer
@@ -26,7 +26,9 @@ NOT_SUPPORTED = (
     *("smoothing_factor", "thinking_budget", "top_a", "top_n_sigma", "dry_multiplier", "xtc_probability"),
 )
 """Each would change the prompt, what is sampled or what is answered, unless its value is empty, false or 0."""
-NEUTRAL_AT_1 = ("encoder_repetition_penalty", "num_beams", "repeat_penalty", "tfs_z", "typical_p")
+NEUTRAL_AT_1 = (
+    *("best_of", "encoder_repetition_penalty", "length_penalty", "num_beams", "repeat_penalty", "tfs_z", "typical_p"),
+)
 """The same, unless they are 1."""
 ALWAYS_ON = ("add_generation_prompt", "do_sample", "enable_thinking", "skip_special_tokens")
 """The same, if they are switched off."""

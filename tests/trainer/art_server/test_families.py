@@ -147,6 +147,60 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
     assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
 
 
+NAMES_BY_MODEL_TYPE = {settings["model_type"]: name for name, settings in KINDS.items()}
+OF_OTHERS: dict[str, Any] = {
+    "sliding_window": 12,
+    "use_sliding_window": False,
+    "no_rope_layers": [1, 0, 1, 0],
+    "attention_bias": True,
+    "attention_out_bias": True,
+    "mlp_bias": True,
+    "partial_rotary_factor": 0.25,
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 2.0,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+    "attention_multiplier": 0.3,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "use_bidirectional_attention": True,
+}
+"""Fields that change the network of some families."""
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_field_of_another_family_changes_no_network(model_type: str, tmp_path: Path) -> None:
+    """Of all fields that transformers' class does not declare at once, so a network that uses one differs."""
+    plain = SHAPE | KINDS[NAMES_BY_MODEL_TYPE[model_type]]
+    if model_type == "gemma3_text":
+        del plain["rope_parameters"]  # transformers does not run scaled positions of a part of a head
+    declared = {*transformers.CONFIG_MAPPING[model_type]().to_dict(), *plain}
+    others = {name: value for name, value in OF_OTHERS.items() if name not in declared}
+    torch.manual_seed(1)
+    settings = json.loads(json.dumps(plain | others))
+    model = LOADER.from_config(transformers.AutoConfig.for_model(**settings), attn_implementation="eager").eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(plain | others))
+    with torch.no_grad():
+        expected = model(TOKENS, use_cache=False).logits
+    ours, config = load_model(tmp_path)
+    assert len(others) >= 7
+    assert torch.allclose(logits(ours), expected, atol=1e-4)
+    assert config == ModelConfig.from_hf(plain)
+
+
+def test_gemma3_bounds_no_scores_of_attention() -> None:
+    gemma3 = SHAPE | KINDS["gemma3"]
+    assert ModelConfig.from_hf(gemma3 | {"attn_logit_softcapping": 2.0}) == ModelConfig.from_hf(gemma3)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_attention_to_later_tokens_is_refused_by_name(model_type: str) -> None:
+    with pytest.raises(ConfigurationError, match="`is_causal: false`"):
+        ModelConfig.from_hf({**SHAPE, **KINDS[NAMES_BY_MODEL_TYPE[model_type]], "is_causal": False})
+
+
 def test_olmo3_scales_positions_only_in_full_attention_layers(tmp_path: Path) -> None:
     """As transformers 5.24 writes it, and as OLMo 3's own config.json has it, of which transformers 5.2 scales all."""
     shape = {"architectures": ["Olmo3ForCausalLM"], **SHAPE, **KINDS["olmo3"]}

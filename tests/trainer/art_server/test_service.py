@@ -86,9 +86,10 @@ def test_a_version_that_could_not_be_published_does_not_answer(
             in_the_way.touch()
             return load(directory)
 
-        with monkeypatch.context() as patched, pytest.raises(UnavailableError, match="could not be written"):
-            patched.setattr(torch_service.loader, "load", prevent_rename)
+        monkeypatch.setattr(torch_service.loader, "load", prevent_rename)
+        with pytest.raises(UnavailableError, match="could not be written"):
             step(torch_service)
+        monkeypatch.undo()
         assert torch_service.sampler.loaded() == (0,)
         shutil.rmtree(in_the_way.parent)
         assert not torch_service.load_version(1)

@@ -1,15 +1,17 @@
 """config.json of a base model → the shape of its network, or one sentence about what this service does not run.
 
-`FAMILIES` lists the networks it runs. What a config.json leaves out has the value that transformers gives it.
+`FAMILIES` lists the networks it runs. What a config.json leaves out has the value that transformers gives it, and a
+field of another family changes nothing, as in transformers.
 """
 
 import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rollbus.schemas.errors import ConfigurationError
@@ -27,6 +29,11 @@ REQUIRED = (
 MOST, MOST_OF_ANY = {"num_hidden_layers": 10_000}, 1 << 26
 """Far more than any model has: transformers makes lists of them before anything can be compared with the weights."""
 SLIDING = "sliding_attention"
+OF_EVERY_FAMILY = {
+    *("model_type", "head_dim", "is_causal", "quantization_config"),
+    *("rope_theta", "rope_scaling", "rope_local_base_freq", "original_max_position_embeddings"),
+}
+"""Fields that transformers uses whether the class of a family's settings declares them or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,10 @@ class Family:
     """Matrices that are stored as one: queries, keys and values; gate and up."""
     interleaved: bool = False
     """Rotated numbers are neighbours in a head, not half a head apart."""
+    rotates_part: bool = False
+    """`partial_rotary_factor` says how much of a head is rotated; in other families it changes nothing."""
+    scales_queries: bool = False
+    """Queries far into a text weigh more, by `llama_4_scaling_beta`; in other families it changes nothing."""
     layer_names: Mapping[str, str] = field(default_factory=dict)
     """Names of weights where they differ from Llama's; see `weights`."""
 
@@ -61,7 +72,7 @@ FAMILIES = {
     "llama": Family(optional_biases=("qkv", "output", "feed_forward")),  # Llama 2 and 3.x, SmolLM2
     "mistral": Family(),
     "ministral": Family(),
-    "ministral3": Family(),
+    "ministral3": Family(scales_queries=True),
     "smollm3": Family(optional_biases=("qkv", "output", "feed_forward")),
     "granite": Family(optional_biases=("qkv", "output", "feed_forward")),
     "seed_oss": Family(optional_biases=("qkv", "feed_forward")),
@@ -75,9 +86,14 @@ FAMILIES = {
     "olmo2": Family(optional_biases=("qkv", "output"), norms="outputs", query_norms="whole", layer_names=GEMMA_NAMES),
     "olmo3": Family(optional_biases=("qkv", "output"), norms="outputs", query_norms="whole", layer_names=GEMMA_NAMES),
     "exaone4": Family(norms="outputs", query_norms="heads", layer_names=GEMMA_NAMES),
-    "phi3": Family(joined=("qkv", "gate_up")),  # Phi-3, Phi-4 and their minis
+    "phi3": Family(joined=("qkv", "gate_up"), rotates_part=True),  # Phi-3, Phi-4 and their minis
     "glm4": Family(
-        optional_biases=("qkv",), norms="both", joined=("gate_up",), interleaved=True, layer_names=GLM_NAMES
+        optional_biases=("qkv",),
+        norms="both",
+        joined=("gate_up",),
+        interleaved=True,
+        rotates_part=True,
+        layer_names=GLM_NAMES,
     ),
 }
 WRAPPERS = ("gemma3", "mistral3")
@@ -206,7 +222,7 @@ class ModelConfig:
             whole = {name: int(config[name]) for name in REQUIRED}
             if wrong := [name for name in REQUIRED if whole[name] > MOST.get(name, MOST_OF_ANY)]:
                 raise ValueError(f"{wrong[0]} is {whole[wrong[0]]}")
-            hf = AutoConfig.for_model(**copy.deepcopy(config))  # it writes into nested settings
+            hf = AutoConfig.for_model(**_used_fields(config))
             epsilon, kv_heads = float(hf.rms_norm_eps), int(hf.num_key_value_heads)
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             raise ConfigurationError(f"the base model's config.json has a wrong number: {error}") from error
@@ -233,7 +249,7 @@ class ModelConfig:
             activation=_activation(hf),
             head_dim=head_dim if head_dim != width // heads else None,
             **({"attention_scale": scalar**-0.5} if scalar else {}),
-            attention_cap=getattr(hf, "attn_logit_softcapping", None),
+            attention_cap=hf.attn_logit_softcapping if hf.model_type == "gemma2" else None,  # Gemma 3 ignores its own
             logit_cap=getattr(hf, "final_logit_softcapping", None),
             **_sliding_layers(hf),
             **_positions(hf),
@@ -244,6 +260,14 @@ class ModelConfig:
 
 def _of_part(kind: object) -> str:
     return ", which `rollbus model import` takes out of it" if kind in WRAPPERS else ""
+
+
+def _used_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the fields that change a network of this family."""
+    family = FAMILIES[config["model_type"]]
+    declared = inspect.signature(CONFIG_MAPPING[config["model_type"]].__init__).parameters
+    names = {*declared, *OF_EVERY_FAMILY, *(["partial_rotary_factor"] if family.rotates_part else [])}
+    return copy.deepcopy({name: value for name, value in config.items() if name in names})
 
 
 def _activation(hf: Any) -> str:
@@ -259,6 +283,11 @@ def _require_supported(hf: Any) -> None:
     if getattr(hf, "use_bidirectional_attention", False):
         raise ConfigurationError(
             "base model has `use_bidirectional_attention`, which this service does not run; take one without it"
+        )
+    if not getattr(hf, "is_causal", True):
+        raise ConfigurationError(
+            "base model has `is_causal: false`, so each token attends to later ones, which this service does not run; "
+            "take a model that generates text"
         )
     if stored := getattr(hf, "quantization_config", None):
         method = stored.get("quant_method", "an unknown method") if isinstance(stored, dict) else stored
@@ -285,7 +314,10 @@ def _positions(hf: Any) -> dict[str, Any]:
     # transformers 5.2 adds fields of its own to what 5.24 writes for each kind of layer.
     by_kind = {kind: values for kind, values in hf.rope_parameters.items() if isinstance(values, Mapping)}
     by_layer = by_kind or {None: hf.rope_parameters}
+    family = FAMILIES[hf.model_type]
     for parameters in by_layer.values():
+        if not family.rotates_part:
+            parameters.pop("partial_rotary_factor", None)
         if (kind := parameters["rope_type"]) not in ROPES:
             raise ConfigurationError(
                 f"base model's rotary positions are of type {kind!r}; this service runs {', '.join(ROPES)}; take the "
@@ -304,7 +336,7 @@ def _positions(hf: Any) -> dict[str, Any]:
     if (share := parameters.get("partial_rotary_factor") or 1.0) != 1.0:
         head = getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
         positions["rotary_width"] = int(head * share)
-    if beta := parameters.get("llama_4_scaling_beta"):
+    if family.scales_queries and (beta := parameters.get("llama_4_scaling_beta")):
         positions["position_scale"] = (float(beta), int(parameters["original_max_position_embeddings"]))
     return positions | _unrotated_layers(hf)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from starlette.applications import Starlette
 
+from rollbus.runtime.http.listener import open_listener
 from rollbus.trainer.art_server.control.server import control_door, control_routes
-from rollbus.trainer.art_server.endpoint.http_server import listen, quiet_server
+from rollbus.trainer.art_server.endpoint.http_server import quiet_server
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 
@@ -43,7 +44,7 @@ class TimedBackend(MemoryBackend):
 async def serve(step_s: float) -> None:
     backend = TimedBackend(step_s=step_s, max_sequence_tokens=100_000)
     app = Starlette(routes=control_routes(backend))  # type: ignore[arg-type]
-    listener = listen("127.0.0.1", 0, "port")
+    listener = open_listener("127.0.0.1", 0)
     print(listener.getsockname()[1], flush=True)
     await quiet_server(app, control_door(None)).serve(sockets=[listener])
 

@@ -17,8 +17,9 @@ from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.http import MAX_BODY_BYTES, head_of
 from rollbus.producers.imports.otlp_wire import read_message
 from rollbus.runtime.http.guard import KEY_REFUSED, TOTAL_BODIES, FindPrincipal, same, token_in
+from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.http.server import HEAD_S
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 MESSAGE_S = 30.0
 """In which a message must have come whole; exporters wait for ten seconds by default."""
@@ -129,7 +130,7 @@ class _Logs(_Export, logs_service_pb2_grpc.LogsServiceServicer):
 async def serving_grpc(
     collector: TraceCollector, host: str, port: int, token: str | None, find_principal: FindPrincipal | None = None
 ) -> AsyncIterator[int]:
-    """Serve until the block ends; yields the port, and raises OSError where it is taken.
+    """Serve until the block ends; yields the port, and raises ConfigurationError if it cannot be opened.
 
     In threads: of grpcio 1.85's server on asyncio, anybody's call whose path is not UTF-8 makes an end.
     """
@@ -149,9 +150,10 @@ async def serving_grpc(
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(collector, loop, find_principal), server)  # type: ignore[no-untyped-call]
     logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(collector, loop, find_principal), server)  # type: ignore[no-untyped-call]
     try:
-        own_port = server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
-        raise OSError(f"{host}:{port} is taken") from error
+        own_port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as error:  # it does not say why
+        open_listener(host, port, name="gRPC", port_setting="--grpc-port").close()
+        raise ConfigurationError(f"port {port} of {host} for gRPC cannot be opened; change --grpc-port") from error
     server.start()
     try:
         yield own_port

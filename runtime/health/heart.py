@@ -110,7 +110,7 @@ class Heart:
         """Beat, and serve the metrics, while the body runs; `live` says what is wrong with the process, if anything.
 
         `own_metrics` are samples in Prometheus' text that the process keeps itself. Raises ConfigurationError if the
-        port is taken.
+        port cannot be opened.
         """
         self._beat, server = self._first(), None
         if self.metrics_port is not None:
@@ -132,20 +132,15 @@ class Heart:
         from rollbus.runtime.health.server import MetricsServer
 
         metrics.describe_build(self.kind, self.version)
-        host, wanted_port = self.metrics_host, self.metrics_port or 0
+        host = self.metrics_host
         server = MetricsServer(
             host,
-            wanted_port,
+            self.metrics_port or 0,
             metrics=lambda: metrics.render(self.kind) + own_metrics(),
             live=live,
             token=self.metrics_token,
         )
-        try:
-            port = await server.start()
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {wanted_port} of {host} for /metrics is taken ({error.strerror}); set another in the settings"
-            ) from error
+        port = await server.start()
         logger.info("metrics at http://%s:%d/metrics", host, port)
         self._beat = replace(self._first(), metrics_url=f"http://{host}:{port}/metrics")
         return server

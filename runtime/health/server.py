@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollbus.runtime.http.guard import Door, Receive, Scope, Send, names_of, token_admits
+from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.tasks import start_task
 
 if TYPE_CHECKING:
@@ -37,10 +37,16 @@ class MetricsServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Listen; return the port, which the system chooses for 0. Raises OSError where the address is taken."""
+        """Listen; return the port, which the system chooses for 0. Raises ConfigurationError if it cannot be opened."""
         from rollbus.runtime.http.server import make_server
 
-        listener = socket.create_server((self._host, self._port))
+        listener = open_listener(
+            self._host,
+            self._port,
+            name="/metrics",
+            host_setting="`health: metrics_host:`",
+            port_setting="`health: metrics_ports:`",
+        )
         server = make_server(self._answer, self._door, lifespan="off", timeout_graceful_shutdown=STOP_S)
         # the process handles its signals itself
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]

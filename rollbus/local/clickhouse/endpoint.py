@@ -21,7 +21,6 @@ import binascii
 import json
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -51,6 +50,7 @@ from rollbus.local.clickhouse.request import (
 )
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, read_secret
 from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead
+from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.stack_settings import HOST, StackSettings
@@ -164,13 +164,10 @@ def main(arguments: list[str] | None = None) -> int:
     data.mkdir(parents=True, exist_ok=True)
     try:
         passwords = {} if options.insecure else _read_passwords(options.secrets)
-        listener = socket.create_server((HOST, options.port))
+        listener = open_listener(HOST, options.port, port_setting="`stack: clickhouse_port:`")
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"port {options.port} of {HOST} cannot be used: {error.strerror}", file=sys.stderr)
-        return 1
     to_stderr = logging.StreamHandler()
     to_stderr.setFormatter(LogFormatter(LINE_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[to_stderr])

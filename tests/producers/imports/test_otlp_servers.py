@@ -36,6 +36,7 @@ from rollbus.producers.imports.grpc_server import serving_grpc
 from rollbus.producers.imports.http import JSON, MAX_BODY_BYTES, PROTOBUF
 from rollbus.producers.imports.otlp_wire import read_message
 from rollbus.runtime.http.guard import TOTAL_BODIES
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.tokens import decode_token_ids
 from tests.agents.model_server import Faults, ModelServer
 from tests.hostile.http2 import make_call
@@ -232,7 +233,7 @@ async def test_no_other_program_can_share_the_port_of_grpc(served: Served) -> No
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with pytest.raises(OSError, match="in use"):
             own.bind((host, int(port)))
-    with pytest.raises(OSError, match="is taken"):
+    with pytest.raises(ConfigurationError, match=f"port {port} of {host} for gRPC is taken; .* change --grpc-port"):
         async with serving_grpc(served.collector, host, int(port), None):
             pass
 

@@ -21,7 +21,6 @@ from rollbus.trainer.art_server.endpoint import endpoint
 from rollbus.trainer.art_server.endpoint.answer_stream import _ChoiceStream
 from rollbus.trainer.art_server.endpoint.choices import Sampled
 from rollbus.trainer.art_server.endpoint.endpoint import ServedModel, build_app
-from rollbus.trainer.art_server.endpoint.http_server import listen
 from rollbus.trainer.art_server.endpoint.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.art_server.endpoint.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters, TokenSampler
@@ -42,16 +41,6 @@ def served(base_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFa
     sampler.load(1, load_model(other)[0])
     yield ServedModel("agent", sampler, tokenizer, serving=1)
     sampler.close()
-
-
-def test_a_port_is_taken_before_its_server_serves() -> None:
-    """Two servers that start at a time must not both believe that they have it: one answers in the other's name."""
-    first = listen("127.0.0.1", 0, "control port")
-    port = first.getsockname()[1]
-    with pytest.raises(ConfigurationError, match=f"port {port} on 127.0.0.1 cannot be used"):
-        listen("127.0.0.1", port, "control port")
-    first.close()
-    listen("127.0.0.1", port, "control port").close()
 
 
 class EndlessSampler:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from rollbus.runtime.http.listener import open_listener
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.schemas.topics import SCORES
 from rollbus.trainer.art_server.control.server import control_door, control_routes
-from rollbus.trainer.art_server.endpoint.http_server import listen, quiet_server
+from rollbus.trainer.art_server.endpoint.http_server import quiet_server
 from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.memory import MemoryBackend
@@ -143,7 +144,7 @@ WHOLE, BEGUN = wire.BATCHES, wire.PREPARED
 @asynccontextmanager
 async def serving(backend: MemoryBackend) -> AsyncIterator[Server]:
     server = Server(backend)
-    listener = listen("127.0.0.1", 0, "port")
+    listener = open_listener("127.0.0.1", 0)
     server.url = "http://{}:{}".format(*listener.getsockname()[:2])
     http = quiet_server(server, control_door(None))
     running = asyncio.create_task(http.serve(sockets=[listener]))

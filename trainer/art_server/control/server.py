@@ -31,6 +31,7 @@ from rollbus.runtime.http.guard import (
     names_of,
     token_admits,
 )
+from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.machine import LOCAL_NAMES
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError, describe_error, is_retriable
 from rollbus.trainer.art_server.control import environment as art_environment
@@ -64,10 +65,14 @@ def serve(settings: ServiceSettings, control_port: int, heart: Heart | None = No
     ConfigurationError if a port is taken or the base model cannot be used. Importing torch takes about 10 s, so the
     control port is claimed before; it answers once everything else does.
     """
-    from rollbus.trainer.art_server.endpoint.http_server import listen
-
     check_base_model(settings.base_model, has_weights=settings.tinker is None)
-    listener = listen(settings.host, control_port, "control port")
+    listener = open_listener(
+        settings.host,
+        control_port,
+        name="the art-server",
+        host_setting="`art_server: host:`",
+        port_setting="`stack: art_port:`",
+    )
     _require_token(settings)
     art_environment.protect()
     art_environment.leave_out_unused()

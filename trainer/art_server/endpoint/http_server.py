@@ -1,7 +1,6 @@
 """An ASGI app under uvicorn: its port, its server, and a thread to run it in."""
 
 import asyncio
-import socket
 import threading
 import time
 from typing import Any
@@ -9,9 +8,10 @@ from typing import Any
 import uvicorn
 
 from rollbus.runtime.http.guard import Door
+from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.http.server import make_server
 from rollbus.runtime.tasks import start_thread
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.errors import UnavailableError
 
 START_TIMEOUT_S = 60.0
 
@@ -21,7 +21,9 @@ class EndpointServer:
 
     def __init__(self, app: Any, door: Door, *, host: str, port: int) -> None:
         self.host = host
-        self._socket = listen(host, port, "model port")
+        self._socket = open_listener(
+            host, port, name="the model", host_setting="`art_server: host:`", port_setting="`stack: model_port:`"
+        )
         self.port: int = self._socket.getsockname()[1]
         self._server = quiet_server(app, door)
         self._thread: threading.Thread | None = None
@@ -46,23 +48,3 @@ class EndpointServer:
 def quiet_server(app: Any, door: Door) -> uvicorn.Server:
     """Return a server that, when it is to end, lets answers under way end first."""
     return make_server(app, door, lifespan="off", timeout_graceful_shutdown=5)
-
-
-def listen(host: str, port: int, name: str) -> socket.socket:
-    """Listen on a port, by the name that its setting has; raise ConfigurationError if another process holds it.
-
-    Who connects from now on waits for the server. A socket that is only bound would not hold the port: another process
-    can bind it, too, and the one that listens first answers in the name of both.
-    """
-    # With the protocol named, asyncio turns Nagle's algorithm off; without it each answer waits 40 ms for an ack.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"port {port} on {host} cannot be used ({error.strerror}); choose another {name} or stop what holds it"
-        ) from error
-    return listener

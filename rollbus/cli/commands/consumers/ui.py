@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
@@ -31,6 +30,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     """
     from rollbus.health.lag import LagOfGroups
     from rollbus.health.status import StatusWatch
+    from rollbus.runtime.http.listener import open_listener
     from rollbus.runtime.http.server import make_server
     from rollbus.ui.actions import Commands
     from rollbus.ui.app import make_app
@@ -46,7 +46,6 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     log_to_stderr()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
     with open_listener(HOST, port) as listener:
-        listener.listen()  # the address below answers from now on
         settings = settings.with_token(HOST, (), os.environ)
         token = settings.art_server.token
         owner_token = token.get_secret_value() if token else None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
@@ -85,6 +84,7 @@ def serve(
     from rollbus.producers.sending.kafka_sink import KafkaSink
     from rollbus.producers.turns.redaction import Privacy
     from rollbus.runtime.health.heart import beating
+    from rollbus.runtime.http.listener import open_listener
     from rollbus.runtime.http.server import make_server
 
     require_topics(settings, "episode-events", "aliases", "producer-reports")
@@ -117,7 +117,7 @@ def serve(
 
             @asynccontextmanager
             async def lifespan(app: Any) -> AsyncIterator[None]:
-                async with serving_grpc(collector, shown_host, grpc_port, token, find_principal) as its_port:
+                async with serving_grpc(collector, host, grpc_port, token, find_principal) as its_port:
                     sink = start_task(collector.run(own_sink), "sending traces")
                     async with beating(settings.heart("ingest"), collector.report):
                         echo(f"OTLP: http://{shown_host}:{own_port} and, by gRPC, {shown_host}:{its_port}", err=True)

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.open_listener import open_listener
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
@@ -96,6 +95,7 @@ def run(
     from rollbus.producers import init
     from rollbus.producers.proxy.app import Proxy
     from rollbus.runtime.health.heart import beating
+    from rollbus.runtime.http.listener import open_listener
     from rollbus.runtime.http.server import make_server
 
     log_to_stderr()

@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.commands.trainer.policy import format_share
+from rollbus.cli.groups import Verb, Verbs
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import format_count, show_record
 from rollbus.cli.root import COMMANDS, SettingsFile, rollbus
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
@@ -82,16 +84,46 @@ def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None
     assert "--label user=ann and --label user=bob: no episode has both" in output
 
 
-def test_an_empty_id_is_not_forgotten_with_all_reports_by_alias() -> None:
-    assert "--episode '' names no episode" in invoke("forget", "--episode", "", expect=1)
+BLANK = [
+    ("forget", "--episode", ""),
+    ("export", "sft", "out", "--run", ""),
+    ("export", "sft", "out", "--data-set", ""),
+    ("dead-letters", "dismiss", "--all", "--reason", " "),
+    ("run", "pause", "main", "--comment", ""),
+    ("policy", "history", "--run", ""),
+    ("finetune", "show", ""),
+    ("worker", "run", "--stage", "scoring", "--stage", ""),
+]
 
 
-@pytest.mark.parametrize("option", ["--run", "--data-set"])
-def test_an_export_of_an_empty_name_is_refused(option: str) -> None:
-    assert f"{option} '' names nothing" in invoke("export", "sft", "out", option, "", expect=1)
+@pytest.mark.parametrize("arguments", BLANK, ids=" ".join)
+def test_a_blank_text_of_an_option_is_refused_by_its_name(arguments: tuple[str, ...]) -> None:
+    """As of a variable of the shell that is not set: an export of no run would be of all."""
+    output = invoke(*arguments, expect=2)
+    assert f"Invalid value for {arguments[-2]!r}" in output or "Invalid value for 'RUN'" in output
+    assert f"{arguments[-1]!r} is blank; give a text, or leave it out" in output
 
 
-@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
+@pytest.mark.parametrize("command", every_command(), ids=" ".join)
+def test_every_command_refuses_blank_texts_and_numbers_that_are_not_finite(command: tuple[str, ...]) -> None:
+    verb: click.Command = rollbus
+    for name in command:
+        assert isinstance(verb, click.Group)
+        verb = verb.get_command(click.Context(verb), name) or pytest.fail(name)
+    assert isinstance(verb, Verb | Verbs)
+    for option in verb.params:
+        assert isinstance(option.type, Number) or not isinstance(option.type, click.types.FloatParamType), option.name
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf"])
+@pytest.mark.parametrize(
+    "command", [("resample", "run", "a:b"), ("proxy", "run", "--upstream", "http://127.0.0.1:8/v1")]
+)
+def test_a_time_that_never_ends_or_is_over_already_is_refused(command: tuple[str, ...], seconds: str) -> None:
+    assert "Invalid value for '--timeout'" in invoke(*command, "--timeout", seconds, expect=2)
+
+
+@pytest.mark.parametrize("hours", ["1e9", "1e308"])
 def test_an_overlap_that_no_calendar_has_is_refused_and_rotates_nothing(
     hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,8 +247,3 @@ def test_the_file_of_the_folder_is_read_and_named_first(tmp_path: Path, monkeypa
     assert "127.0.0.1:8" in output[1]
     (tmp_path / "other.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:7'}\n")
     assert invoke("-c", "other.yaml", "topics", "check", expect=1).startswith("settings: other.yaml\n")
-
-
-def test_dead_letters_are_not_set_aside_for_a_blank_reason() -> None:
-    output = invoke("dead-letters", "dismiss", "--all", "--reason", " ", expect=1)
-    assert "--reason is blank" in output

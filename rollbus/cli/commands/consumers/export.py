@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo, format_count
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
-from rollbus.schemas.errors import ConfigurationError
 
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
@@ -33,7 +33,7 @@ export_options = with_options(
     ),
     click.option(
         "--validation",
-        type=click.FloatRange(0, 1, max_open=True),
+        type=Number(0, 1, max_open=True),
         default=0.0,
         help="Hold back this share of the problems in a file of its own.",
     ),
@@ -80,7 +80,7 @@ def sft(settings: Settings, **request: Any) -> None:
 @export.command()
 @export_options
 @reader_option
-@click.option("--min-margin", type=float, default=0.0, help="Leave out pairs whose rewards differ by less.")
+@click.option("--min-margin", type=Number(0), default=0.0, help="Leave out pairs whose rewards differ by less.")
 @click.option(
     "--exhaustive", is_flag=True, help="Write every pair of answers to a prompt, not only the best with the worst."
 )
@@ -108,9 +108,6 @@ def _export(settings: Settings, *, folder: Path, run_id: str | None, data_set: s
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export
 
-    for option, name in (("--run", run_id), ("--data-set", data_set)):
-        if name == "":  # as of a variable of the shell that is not set: it would export all
-            raise ConfigurationError(f"{option} '' names nothing; give a name, or leave it out")
     run = run_id or settings.run().run_id
     client = ClickHouse(settings.clickhouse)
     try:

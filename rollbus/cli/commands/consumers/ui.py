@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rollbus.cli.groups import Verb
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
@@ -14,7 +15,7 @@ HOST = "127.0.0.1"
 """The page serves this machine only; forward the port over SSH to look from elsewhere."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="Listen on this port; 0 takes a free one.")
 @click.option(
     "--tokenizer",

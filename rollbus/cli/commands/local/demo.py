@@ -6,11 +6,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from rollbus.cli.groups import Verb
+from rollbus.cli.number_option import Number
+
 PLAIN_WIDTH = 110
 """Columns of the tables if the output is a file."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--job",
     type=click.Choice(["routing", "orders", "game"]),
@@ -27,7 +30,7 @@ PLAIN_WIDTH = 110
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="Begin this many a second (1.8, or fewer on a slower machine; orders 0.5, games 14).",
 )
 @click.option(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollbus.cli.groups import Verb
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
@@ -25,7 +27,7 @@ WELL = ("running", "starting", "stopped")
 """States of a service that ask nothing of anybody."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @with_settings
 def status(settings: Settings, as_json: bool) -> None:
@@ -59,10 +61,8 @@ def status(settings: Settings, as_json: bool) -> None:
     sys.exit(bool(unwell) or (answer is not None and answer.verdict.is_wrong))
 
 
-@click.command()
-@click.option(
-    "--interval", "interval_s", type=click.FloatRange(0.2, 60), default=2.0, help="Look every so many seconds."
-)
+@click.command(cls=Verb)
+@click.option("--interval", "interval_s", type=Number(0.2, 60), default=2.0, help="Look every so many seconds.")
 @with_settings
 def top(settings: Settings, interval_s: float) -> None:
     """Show the same live, until Ctrl-C: lags and their growth, the age of the newest step, reward, problems.

@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from rollbus.cli.commands.trainer.art_server import ensure_base_model
+from rollbus.cli.groups import Verb
 from rollbus.cli.output import Console
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
@@ -21,7 +22,7 @@ STYLES = {"running": "green", "started": "green", "stopped": "dim", "starting": 
 """Every other state is red: it needs attention."""
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--art/--no-art", default=True, help="Start the ART server too, which takes longest.")
 @with_settings
 def up(settings: Settings, art: bool) -> None:
@@ -61,7 +62,7 @@ def _start(settings: Settings, services: "Sequence[Service]", what: str) -> None
             _print_status(Console(), status)
 
 
-@click.command()
+@click.command(cls=Verb)
 @with_settings
 def down(settings: Settings) -> None:
     """Stop what `up` started, and nothing else; data stays."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verb
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import LOCAL_FILE, Settings, SettingsFile
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 3.0
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--yes", is_flag=True, help="Start what is missing and write what is proposed, without asking.")
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Wait so many seconds for the first episodes; by default until they come, or not at all without a terminal.",
 )
 @click.pass_obj

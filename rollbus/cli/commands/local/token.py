@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import OutputTable, echo, show_rows
 from rollbus.cli.root import Settings, with_settings
 from rollbus.runtime import principals
@@ -54,7 +55,7 @@ def list_(settings: Settings) -> None:
 @token.command()
 @click.argument("name")
 @click.option(
-    "--overlap", default=OVERLAP_HOURS, type=click.FloatRange(min=0), help="Let the old token count so many hours more."
+    "--overlap", default=OVERLAP_HOURS, type=Number(min=0), help="Let the old token count so many hours more."
 )
 @with_settings
 def rotate(settings: Settings, name: str, overlap: float) -> None:

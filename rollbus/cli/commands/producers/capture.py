@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verb
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.silence import SILENCE
@@ -30,7 +32,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that are the program's; Ctrl-C in a terminal reaches it without us."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(cls=Verb, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--task", help="Name the task of the episodes so.  [default: the program's name]")
 @click.option(
     "--per",
@@ -40,7 +42,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 )
 @click.option("--producer", help="Name the program so in every event.  [default: its name]")
 @withhold_option("Never let the texts of this field leave the program; repeatable.")
-@click.option("--sample-rate", default=1.0, type=click.FloatRange(0, 1), help="Record this share of episodes.")
+@click.option("--sample-rate", default=1.0, type=Number(0, 1), help="Record this share of episodes.")
 @click.option(
     "--spool-folder",
     type=click.Path(file_okay=False, path_type=Path),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verb
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.progress import show_progress
 from rollbus.cli.required_topics import require_topics
@@ -21,7 +22,7 @@ FORMATS = ("langfuse", "langsmith", "otlp", "openai-chat", "openai-batch")
 SHOWN_FIELDS = 20
 
 
-@click.command("import")
+@click.command("import", cls=Verb)
 @click.argument("file_format", metavar="FORMAT", type=click.Choice(FORMATS))
 @click.argument(
     "files", metavar="FILE…", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True, path_type=Path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
@@ -37,13 +38,13 @@ def ingest() -> None:
 @click.option(
     "--settle",
     default=10.0,
-    type=click.FloatRange(0),
+    type=Number(0),
     help="Send a trace so many seconds after its root and last span.",
 )
 @click.option(
     "--quiet",
     default=900.0,
-    type=click.FloatRange(0),
+    type=Number(0),
     help="Send a trace without a root after so many seconds of silence.",
 )
 @withhold_option("Send no texts of this field; repeatable.")
@@ -53,9 +54,7 @@ def ingest() -> None:
     default=Path(".rollbus/ingest"),
     help="Keep spans in this folder until their trace is sent.",
 )
-@click.option(
-    "--max-gib", default=10.0, type=click.FloatRange(0.01), help="Keep at most so much there, then refuse spans."
-)
+@click.option("--max-gib", default=10.0, type=Number(0.01), help="Keep at most so much there, then refuse spans.")
 @with_settings
 def serve(
     settings: Settings,

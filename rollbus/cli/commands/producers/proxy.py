@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
@@ -64,13 +65,20 @@ def _check_upstream(_: click.Context, __: click.Parameter, upstream: str) -> str
     help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
 )
 @withhold_option("Never let the texts of this field leave the proxy; repeatable.")
-@click.option("--sample-rate", default=1.0, help="Record this share of groups, or of episodes without a group.")
+@click.option(
+    "--sample-rate",
+    default=1.0,
+    type=Number(0, 1),
+    help="Record this share of groups, or of episodes without a group.",
+)
 @click.option(
     "--spool-folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep here what no broker takes, also after the proxy ends.",
 )
-@click.option("--timeout", default=600.0, help="Wait at most this many seconds for the server.")
+@click.option(
+    "--timeout", default=600.0, type=Number(0, min_open=True), help="Wait at most this many seconds for the server."
+)
 @with_settings
 def run(
     settings: Settings,

@@ -122,8 +122,6 @@ def dismiss(settings: Settings, origins: tuple[str, ...], every: bool, error_cla
 
     if not origins and not every:
         raise ConfigurationError("give origins as `rollbus dead-letters list` shows them, or --all")
-    if not reason.strip():
-        raise ConfigurationError("--reason is blank; say why they stay as they are")
     require_topics(settings, "dead-letters")
     letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
     picked = select_letters(letters, origins=origins, error_class=error_class, namespace=settings.namespace)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verb
 from rollbus.cli.output import Console, OutputTable, format_count, format_time
 from rollbus.cli.places import find_places
 from rollbus.cli.progress import show_progress
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rollbus.streams.operate.forget import RootedEpisode
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option(
     "--label",
     "labels",
@@ -58,8 +59,6 @@ def forget(
 
     if not (labels or episodes or again):
         raise ConfigurationError("give what to forget: --label user=ann, or --episode ID")
-    if "" in episodes:  # as of a variable of the shell that is not set; reports by alias are stored under an empty id
-        raise ConfigurationError("--episode '' names no episode; give its id")
     parsed_labels = _parse_labels(labels)
     require_topics(settings, "exclusions")
     stream, console = settings.stream_settings(), Console()

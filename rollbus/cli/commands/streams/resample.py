@@ -7,6 +7,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
+from rollbus.cli.number_option import Number
 from rollbus.cli.objects import load_object
 from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
@@ -26,7 +27,13 @@ def resample() -> None:
 @click.argument("agent", metavar="MODULE:FUNCTION")
 @click.option("--run", "run_id", help="Fill the groups of this run; needed if the settings have several.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Make this many attempts at once.")
-@click.option("--timeout", "timeout_s", type=float, default=300.0, help="End an attempt after this many seconds.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Number(0, min_open=True),
+    default=300.0,
+    help="End an attempt after this many seconds.",
+)
 @click.option(
     "--logprob-mode",
     type=click.Choice(["raw", "processed"]),

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from rollbus.cli.commands.producers.capture import capture
-from rollbus.cli.groups import Verbs, describe_unknown
+from rollbus.cli.groups import Verb, Verbs, describe_unknown
 from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
@@ -147,7 +147,7 @@ def list_(settings: Settings) -> None:
 def _make_command(name: RunCommandName, help_text: str) -> click.Command:
     """Return the verb that writes an operator's command into the log of a run."""
 
-    @click.command(name.replace("_", "-"), help=help_text)
+    @click.command(name.replace("_", "-"), help=help_text, cls=Verb)
     @click.argument("run_id")
     @click.option("--comment", help="Say why; it is kept in the log with the command.")
     @with_settings

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
+from rollbus.cli.groups import Verb
 from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rollbus.estimates.sample import Period
 
 
-@click.command()
+@click.command(cls=Verb)
 @run_option
 @click.argument("version", type=int, required=False)
 @click.option("--since", default="7d", show_default=True, help="Take the traffic of so long: 7d, 12h, 30m.")

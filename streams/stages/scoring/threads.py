@@ -25,7 +25,7 @@ class CallThreads:
     async def call(self, function: Callable[[], T]) -> T:
         """Return what a function returns; raises what it raises, of any class, or RuntimeError where too many hang."""
         if self.hung >= self._most_hung:
-            raise RuntimeError(f"{self.hung} calls hang already; restart the worker and correct the function")
+            raise RuntimeError(f"{self.hung} calls hang already; restart the process and correct the function")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
 

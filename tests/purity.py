@@ -33,6 +33,7 @@ PURE: Mapping[str, Room] = {
             "schemas/namespaces.py",
             "schemas/topics.py",
             "schemas/limits.py",
+            "schemas/numbers.py",
             "schemas/read_only.py",
             "schemas/principals.py",
             "schemas/signing.py",

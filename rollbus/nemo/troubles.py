@@ -1,6 +1,5 @@
 """What goes wrong in finetuning, each as an error that says what to look at."""
 
-import math
 import sysconfig
 import traceback
 from collections import Counter
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.schemas.numbers import computable
 
 LIBRARY_FOLDERS = (
     *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
@@ -103,12 +103,12 @@ def describe_crash(error: BaseException) -> str:
 
 
 def as_number(value: object) -> float | None:
-    """Return a score as a finite number, also one of NumPy, torch or `decimal`; None of anything else."""
+    """Return a score that can be computed with as a number, also one of NumPy, torch or `decimal`; None of others."""
     try:
         number = float(value) if isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError):  # an array of several, or a whole number beyond what a float holds
         return None
-    return number if math.isfinite(number) else None
+    return number if computable(number) else None
 
 
 def step_rewards(item: Any) -> list[float] | None:

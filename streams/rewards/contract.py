@@ -16,16 +16,8 @@ Option = str | int | float | bool | None
 Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[str]]
 """Chat messages and options to the text that a model answers."""
 
-
-LARGEST = 1e30
-"""Of a reward and of a score: squares of such numbers and sums of those stay finite, also in a trainer's float32."""
 MOST_HINT_CHARACTERS = 400
 """Of a component's own words on how to answer better: two or three sentences. A score has up to 20 of them."""
-
-
-def computable(number: float) -> bool:
-    """Say whether a reward can be computed with: neither NaN nor infinite, nor beyond LARGEST."""
-    return abs(number) <= LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +33,9 @@ class RewardContext:
     """What the component has said of the trajectory's turns, if it is asked again."""
     revision: int = 0
     """Of the trajectory's rewards."""
+    verdicts: dict[str, TurnReward] = field(default_factory=dict)
+    """What the component has found out of single turns, by a key of its own; there again if the call fails and it is
+    called again, so that it need not ask, and pay, twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def odd_one_out(item: EvalInputItem) -> Any:
     return SCORES["e0"] if item.id == "e0" else parity(item)
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, 10**400])
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None, 10**400, 1e308])
 async def test_a_score_that_is_not_finite_drops_its_attempts_alone(
     tmp_path: Path, score: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

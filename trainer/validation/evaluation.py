@@ -11,6 +11,7 @@ from statistics import NormalDist, fmean, stdev
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import stable_id
+from rollbus.schemas.numbers import LARGEST, computable
 from rollbus.schemas.records.steps import Evaluation
 
 Z_95 = NormalDist().inv_cdf(0.975)
@@ -45,6 +46,11 @@ def build_evaluation(
         )
     metrics: dict[str, float] = {}
     for metric, values in samples.items():
+        if wrong := [value for value in values if not computable(value)]:
+            raise InvalidRecordError(
+                f"evaluation {name!r} of {model}@{policy_version}: metric {metric!r} is {wrong[0]!r}; it must be a "
+                f"number of at most {LARGEST:g}"
+            )
         is_share = set(values) <= {0, 1}
         if len(values) == 1 and not is_share:
             metrics[metric] = values[0]

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
+from rollbus.schemas.numbers import LARGEST, computable
 from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
 
@@ -128,8 +129,10 @@ def _check_numbers(task: EvaluationTask, metrics: object) -> dict[str, float]:
 
 def _check_number(task: EvaluationTask, name: str, value: Any) -> float:
     try:
-        if math.isfinite(value):
+        if computable(math.fabs(value)):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass  # not a number, or too large for a float
-    raise InvalidRecordError(f"example {task.example_id!r}: metric {name!r} is {value!r:.60}, not a finite number")
+    raise InvalidRecordError(
+        f"example {task.example_id!r}: metric {name!r} is {value!r:.60}, not a number of at most {LARGEST:g}"
+    )

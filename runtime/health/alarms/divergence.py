@@ -53,7 +53,7 @@ class Divergence:
     def message(self, run_id: str) -> str:
         """Return what happened, and what to do."""
         side = "below" if self.metric in _LEAST else "above"
-        value = f"{self.value:.4g}, {side} {self.limit:g}" if self.limit < _LARGEST else "not finite"
+        value = f"{self.value:.4g}, {side} {self.limit:g}" if math.isfinite(self.value) else "not finite"
         return (
             f"run {run_id!r} is paused: the median {self.metric} of steps {self.first_step} to {self.last_step} is "
             f"{value}; {_REMEDIES[self.metric]}. `rollbus trainer resume` goes on, "

@@ -13,12 +13,12 @@ from math import fsum
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.numbers import LARGEST, computable
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import CurriculumState, Group, StepOutcome, TrainingBatch
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, RUN_LOG
-from rollbus.streams.rewards.contract import LARGEST, computable
 from rollbus.streams.stages.curriculum.advantage_range import advantage_range
 from rollbus.streams.stages.curriculum.batching import (
     NO_PARENT,

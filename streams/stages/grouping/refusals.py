@@ -2,10 +2,10 @@
 
 from typing import Literal, TypeGuard
 
+from rollbus.schemas.numbers import computable
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.trajectories import Score
-from rollbus.streams.rewards.contract import computable
 
 _OWN_CODES = {
     DropReason.MISSING_EVENTS,

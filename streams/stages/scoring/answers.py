@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import SEPARATOR
+from rollbus.schemas.numbers import computable
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import ComponentConfig, RewardConfig
@@ -26,7 +27,6 @@ from rollbus.streams.rewards.contract import (
     RewardContext,
     RewardFunction,
     TurnValues,
-    computable,
     plain_hint,
 )
 from rollbus.streams.rewards.registry import Registry, function_of

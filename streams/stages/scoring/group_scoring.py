@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
+from rollbus.schemas.numbers import computable
 from rollbus.schemas.records.config import CONCURRENCY, ComponentConfig, GroupingConfig, RunConfig
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG
-from rollbus.streams.rewards.contract import Ask, computable
+from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
 from rollbus.streams.stages.scoring.answers import ATTEMPTS, Asker, ComponentAnswer

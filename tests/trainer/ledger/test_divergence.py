@@ -49,6 +49,7 @@ def steps(*changes: dict[str, float]) -> list[tuple[int, dict[str, float]]]:
         ("effective_sample_size", {"effective_sample_size": 0.05}),
         ("grad_norm", {"grad_norm": 200.0}),
         ("entropy", {"entropy": 0.01}),
+        ("entropy", {"entropy": math.nan}),
     ],
 )
 def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: dict[str, float]) -> None:
@@ -60,6 +61,7 @@ def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: d
     assert metric in message
     assert "steps 2 to 4" in message
     assert "rollbus trainer resume" in message
+    assert "inf" not in message
 
 
 @pytest.mark.parametrize(

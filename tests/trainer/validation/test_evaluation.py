@@ -6,6 +6,7 @@ import pytest
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.numbers import LARGEST
 from rollbus.trainer.validation.evaluation import (
     build_evaluation,
     difference,
@@ -61,6 +62,17 @@ def test_a_metric_that_would_stand_for_a_bound_of_another_is_refused() -> None:
 def test_metrics_of_different_length_are_refused(samples: dict[str, list[float]]) -> None:
     with pytest.raises(InvalidRecordError, match="one value per episode"):
         build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
+@pytest.mark.parametrize("value", [1e308, -1e31, math.inf, math.nan])
+def test_a_metric_that_cannot_be_computed_with_is_refused_by_name(value: float) -> None:
+    with pytest.raises(InvalidRecordError, match=r"metric 'reward' is .*; it must be a number of at most 1e\+30"):
+        build_evaluation({"reward": [value, value]}, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
+def test_a_metric_at_the_bound_has_a_mean_and_an_interval() -> None:
+    evaluation = build_evaluation({"reward": [LARGEST, -LARGEST]}, model="a", policy_version=3, name="h", now_ms=1)
+    assert all(map(math.isfinite, evaluation.metrics.values()))
 
 
 def test_a_difference_of_shares_has_newcombes_interval() -> None:

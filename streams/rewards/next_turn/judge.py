@@ -3,7 +3,7 @@
 The words of question, answer and next message are data. They reach the judge as one JSON text, in which no character
 can end the text, and the verdict must carry a code that stands in the instruction and that no user has seen. So a
 message that looks like an instruction, a marker or a verdict is only a message. What was answered about a report is
-not asked again.
+not asked again, also if another answer fails.
 
 With `hint: judge` the judge also writes, in a line with that code, how a bad answer should have been; OpenClaw-RL's
 judge does the same. These words may repeat a user's, so they are data like the user's wherever they go.
@@ -49,7 +49,11 @@ async def next_turn_judge(trajectory: Trajectory, context: RewardContext) -> Tur
         _judge_once(answered_turn, where, earlier.get(answered_turn.event_id), ask, context)
         for answered_turn in answered_turns
     )
-    return averaged(await asyncio.gather(*asked_turns))
+    answers = await asyncio.gather(*asked_turns, return_exceptions=True)  # the failure of one does not lose the others
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return averaged(answer for answer in answers if isinstance(answer, TurnReward))
 
 
 async def _judge_once(
@@ -63,10 +67,13 @@ async def _judge_once(
     if answered_turn.signal != "reply" or not answered_turn.words:  # only words need somebody who understands them
         return _turn_reward(answered_turn, context, UNCLEAR, None, 0.0)
     code = verdict_code(answered_turn)
+    if (known := context.verdicts.get(code)) is not None:
+        return known
     reply = await ask(messages_of(answered_turn, code, context), context.options)
     verdict, confidence = read_verdict(reply, code)
     hint = read_hint(reply, code) if verdict == "bad" and context.options.get("hint") == JUDGE else ""
-    return _turn_reward(answered_turn, context, JUDGE, VALUES.get(verdict), confidence, hint)
+    turn = context.verdicts[code] = _turn_reward(answered_turn, context, JUDGE, VALUES.get(verdict), confidence, hint)
+    return turn
 
 
 def _turn_reward(

@@ -319,6 +319,33 @@ def test_the_judge_is_asked_once_about_a_reply_however_often_rewards_change() ->
     assert (second.value, second.turn_rewards[0].confidence, second.turn_rewards[0].signal) == (1.0, 0.9, "judge")
 
 
+class OnceFailingJudge(Judge):
+    """Gives no verdict the first time that it is asked about these words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
+    async def __call__(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Option]) -> str:
+        reply = await super().__call__(messages, options)
+        is_first = sum(self.words in call[1]["content"] for call in self.calls) == 1
+        return "I cannot say." if self.words in messages[1]["content"] and is_first else reply
+
+
+def test_a_failed_verdict_is_asked_for_again_and_no_other() -> None:
+    judge, words = OnceFailingJudge("hm one"), ("hm one", "hm two", "hm three")
+    flow = Flow((RewardConfig(type="next_turn_judge", name="judge"),), judge)
+    turns = [
+        make_turn("e1", place, text="DELIVERY", added_messages=(Message(role="user", content=question),))
+        for place, question in enumerate(("where is my parcel", *words), 1)
+    ]
+    started = make_started("e1", labels={"conversation": "c1"})
+    flow.say(spoken("c1", "e1", "where is my parcel"))
+    (score,) = flow.events(started, *turns, make_ended("e1", 5), make_closed("e1", 6))
+    asked_words = [json.loads(call[1]["content"])["next"] for call in judge.calls]
+    assert (score.value, sorted(asked_words)) == (1.0, sorted([*words, "hm one"]))
+
+
 def test_an_unclear_verdict_is_not_a_reward() -> None:
     score, *_ = judge_words(Judge("I cannot say.\n{code} unclear 0.4"), "hm")
     assert (score.value, [turn.value for turn in score.turn_rewards]) == (None, [None])

@@ -312,7 +312,7 @@ def _sliding_layers(hf: Any) -> dict[str, Any]:
 def _positions(hf: Any) -> dict[str, Any]:
     """Return the rotary positions: of all layers, and of the sliding ones where they differ."""
     # transformers 5.2 adds fields of its own to what 5.24 writes for each kind of layer.
-    by_kind = {kind: values for kind, values in hf.rope_parameters.items() if isinstance(values, Mapping)}
+    by_kind = {kind: values for kind, values in hf.rope_parameters.items() if isinstance(values, dict)}
     by_layer = by_kind or {None: hf.rope_parameters}
     family = FAMILIES[hf.model_type]
     for parameters in by_layer.values():

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from rollbus.runtime.credentials import secrets_folder
 
 HOST = "127.0.0.1"
-STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
+STARTED_PORTS = ("kafka_port", "clickhouse_port")
 """Ports of what `rollbus up` always starts; art-server may be left out, or run elsewhere."""
 
 MOST_PORTS = 65_536
@@ -18,7 +18,7 @@ Port = Annotated[int, Field(gt=0, lt=MOST_PORTS)]
 _PORT: TypeAdapter[int] = TypeAdapter(Port)
 
 KAFKA_PORT = 9092
-FOLLOWING_PORTS = ("kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+FOLLOWING_PORTS = ("clickhouse_port", "art_port", "model_port")
 """Where Kafka's port is another than usual, those that are not named come after it, in this order."""
 
 
@@ -29,9 +29,7 @@ class StackSection(BaseModel):
 
     data_dir: Path = Path(".rollbus")
     kafka_port: Port = KAFKA_PORT
-    """With another port than this, the four below that are not named are the four after it."""
-    kafka_controller_port: Port = 9093
-    """Where the broker's own controller listens; no client uses it."""
+    """With another port than this, the three below that are not named are the three after it."""
     clickhouse_port: Port = 8123
     art_port: Port = 7623
     """Control routes of art-server."""

@@ -147,7 +147,7 @@ def test_a_mistake_is_shown_with_its_place(
         ("a: &a {b: [*a]}", "nested without end"),
         (f"a: {'[' * 600}{']' * 600}", "nested without end"),
         ("stack: {clickhouse_port: 99999}", r"stack\.clickhouse_port: Input should be less than 65536"),
-        ("stack: {kafka_controller_port: 0}", r"stack\.kafka_controller_port: Input should be greater than 0"),
+        ("stack: {clickhouse_port: 0}", r"stack\.clickhouse_port: Input should be greater than 0"),
         ("stack: {clickhouse_port: 9092}", "stack: port 9092 is given to several services"),
         ("runs: [{filter: {tasks: refund}}]", r"tasks: Input should be a list, such as \[refund\]"),
         (
@@ -216,8 +216,8 @@ def test_an_invalid_kafka_port_is_one_mistake(tmp_path: Path) -> None:
 
 def test_ports_that_are_not_named_come_after_another_kafka_port() -> None:
     stack = Settings.model_validate({"stack": {"kafka_port": 21400, "model_port": 9999}}).stack
-    ports = stack.kafka_controller_port, stack.clickhouse_port, stack.art_port, stack.model_port
-    assert ports == (21401, 21402, 21403, 9999)
+    ports = stack.clickhouse_port, stack.art_port, stack.model_port
+    assert ports == (21401, 21402, 9999)
     assert Settings.model_validate({"stack": {"kafka_port": "21400", "model_port": 9999}}).stack == stack
     usual = Settings.model_validate({"stack": {"kafka_port": 9092}}).stack
     assert usual == Settings().stack

@@ -41,7 +41,7 @@ def main(trajectories: int, rounds: int) -> None:
     """Start a broker and a ClickHouse of their own, measure, and stop them."""
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), find_free_port()
-        kafka = kafka_service(folder=folder / "kafka", client_port=find_free_port(), controller_port=find_free_port())
+        kafka = kafka_service(folder=folder / "kafka", client_port=find_free_port())
         clickhouse = clickhouse_service(folder=folder / "clickhouse", port=port)
         processes = [
             ServiceProcess(kafka, log_path=folder / "kafka.log", prefix=tethered()),

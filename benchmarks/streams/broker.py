@@ -35,9 +35,7 @@ def broker(heap: str = "", changes: Mapping[str, str] | None = None) -> Iterator
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        service = kafka_service(
-            folder=folder, client_port=find_free_port(), controller_port=find_free_port(), changes=changes
-        )
+        service = kafka_service(folder=folder, client_port=find_free_port(), changes=changes)
         if heap:  # the JVM takes this variable after the options of its command line
             service = replace(service, env={**os.environ, "_JAVA_OPTIONS": f"-Xmx{heap}"})
         process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())

@@ -21,7 +21,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import StackSettings
 
 ROLLBUS = str(Path(sys.prefix) / "bin" / "rollbus")
-PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+PORTS = ("kafka_port", "clickhouse_port", "art_port", "model_port")
 SETTLE_S = 60.0
 """The first ticks come more often."""
 LOOK_S, STARTED_PERCENT = 10.0, 10.0

@@ -108,7 +108,7 @@ def sampler(folders: dict[str, Path]) -> list[Verdict]:
 def broker(folder: Path) -> Iterator[str]:
     """A Kafka of its own."""
     folder.mkdir()
-    service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
+    service = kafka_service(folder=folder, client_port=find_free_port())
     process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
     try:
         process.start()

@@ -36,7 +36,6 @@ def settings_document(job: DemoJob, stack: StackSettings, base_model: Path) -> d
         "stack": {
             "data_dir": str(stack.data_dir.resolve()),
             "kafka_port": stack.kafka_port,
-            "kafka_controller_port": stack.kafka_controller_port,
             "clickhouse_port": stack.clickhouse_port,
             "art_port": stack.art_port,
             "model_port": stack.model_port,

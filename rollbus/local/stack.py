@@ -58,11 +58,7 @@ class ServiceStatus:
 
 def stack_services(settings: StackSettings, *, art_command: Sequence[str] | None = None) -> tuple[Service, ...]:
     """The services of the stack in the order in which they start; art-server only if its command is given."""
-    kafka = kafka_service(
-        folder=settings.kafka_dir,
-        client_port=settings.kafka_port,
-        controller_port=settings.kafka_controller_port,
-    )
+    kafka = kafka_service(folder=settings.kafka_dir, client_port=settings.kafka_port)
     port, binary = settings.clickhouse_port, find_server()
     secrets = None if settings.insecure else settings.secrets_dir
     if binary is None:

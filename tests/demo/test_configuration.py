@@ -20,7 +20,6 @@ def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
     stack = StackSettings(
         data_dir=tmp_path,
         kafka_port=1001,
-        kafka_controller_port=1002,
         clickhouse_port=1003,
         art_port=1004,
         model_port=1005,

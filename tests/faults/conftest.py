@@ -40,9 +40,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a broker that the tests share."""
 
     def make(folder: Path) -> tuple[Service, str]:
-        service = kafka_service(
-            folder=folder, client_port=find_free_port(), controller_port=find_free_port(), changes=SOON
-        )
+        service = kafka_service(folder=folder, client_port=find_free_port(), changes=SOON)
         return service, service.address
 
     with shared_service(tmp_path_factory, "soon-kafka", make) as address:

@@ -61,7 +61,7 @@ class SmallDisk:
 def disk_and_broker(tmp_path: Path) -> Iterator[tuple[SmallDisk, ServiceProcess]]:
     """A broker whose data are on a small disk."""
     folder = tmp_path / "kafka"
-    service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port(), changes=SOON)
+    service = kafka_service(folder=folder, client_port=find_free_port(), changes=SOON)
     service.command()  # formats the folder; the disk begins with a copy
     template = folder.with_name("template")
     (folder / "data").rename(template)

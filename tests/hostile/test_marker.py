@@ -84,7 +84,7 @@ def judging() -> Iterator[ExitStack]:
 @pytest.fixture
 def stack(tmp_path: Path, namespace: str, judging: ExitStack) -> Iterator[Stack]:
     """A broker and a ClickHouse of its own."""
-    kafka = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(),
+    kafka = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(),
                           changes=QUICK)  # fmt: skip
     port = find_free_port()
     judge_url = judging.enter_context(serve(RepeatingJudge))

@@ -34,7 +34,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a broker that all tests share; keep apart by `namespace`."""
 
     def make(folder: Path) -> tuple[Service, str]:
-        service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
+        service = kafka_service(folder=folder, client_port=find_free_port())
         return service, service.address
 
     with shared_service(tmp_path_factory, "kafka", make) as address:

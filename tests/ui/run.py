@@ -42,7 +42,7 @@ def main(modules: Path, screenshots: Path | None) -> int:
         clickhouse = ServiceProcess(
             clickhouse_service(folder=folder / "data", port=port), log_path=folder / "log", prefix=tethered()
         )
-        broker = kafka_service(folder=folder / "kafka", client_port=find_free_port(), controller_port=find_free_port())
+        broker = kafka_service(folder=folder / "kafka", client_port=find_free_port())
         kafka = ServiceProcess(broker, log_path=folder / "kafka.log", prefix=tethered())
         try:
             for service in (clickhouse, kafka):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rollbus.local.kafka.config import LOG4J, server_properties
 from rollbus.local.kafka.jars import find_jars, find_java
+from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
@@ -31,23 +32,29 @@ def kafka_service(
     *,
     folder: Path,
     client_port: int,
-    controller_port: int,
+    controller_port: int | None = None,
     changes: Mapping[str, str] | None = None,
     cluster_id: str | None = None,
 ) -> Service:
     """Return the broker with its data and configuration under `folder`; `changes` to its settings win over ours.
 
-    Nodes of one cluster need one `cluster_id`, 16 bytes in URL-safe base64; a single one makes its own.
+    Nodes of one cluster need one `cluster_id`, 16 bytes in URL-safe base64, and controllers that know one another's
+    ports. A single one makes its own, and its controller, which nobody else asks, takes a free port at each start.
     """
 
-    ports = {"client_port": client_port, "controller_port": controller_port}
     bootstrap_servers = f"{HOST}:{client_port}"
     return Service(
         name="kafka",
-        command=lambda: prepare(folder, **ports, changes=changes, cluster_id=cluster_id),
+        command=lambda: prepare(
+            folder,
+            client_port=client_port,
+            controller_port=find_free_port() if controller_port is None else controller_port,
+            changes=changes,
+            cluster_id=cluster_id,
+        ),
         is_healthy=lambda: is_healthy(bootstrap_servers),
         address=bootstrap_servers,
-        ports={"kafka_port": client_port, "kafka_controller_port": controller_port},
+        ports={"kafka_port": client_port},
     )
 
 

@@ -23,7 +23,6 @@ def services_here(plan: Plan, folder: Path) -> dict[str, Any]:
     stack = _earlier_stack(folder) or {
         "data_dir": str((folder / STACK_FOLDER).resolve()),
         "kafka_port": find_free_port(),
-        "kafka_controller_port": find_free_port(),
         "clickhouse_port": find_free_port(),
         "art_port": backend.port if backend is not None else find_free_port(),
         "model_port": model_port(plan),

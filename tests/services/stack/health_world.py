@@ -24,7 +24,7 @@ from tests.console import ROLLBUS
 from tests.installs import own_environment, run
 
 WAIT_S = 240.0
-STACK_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+STACK_PORTS = ("kafka_port", "clickhouse_port", "art_port", "model_port")
 """Of a local stack that nobody starts: `status` would complain of another's on the usual ports."""
 BEAT_S = 2.0
 

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(folder: Path) -> Iterator[dict[str, Any]]:
     """Of a shell in which `rollbus up` has started the stack; its ports are free ones."""
-    ports = {name: str(find_free_port()) for name in ("kafka", "kafka_controller", "clickhouse", "art", "model")}
+    ports = {name: str(find_free_port()) for name in ("kafka", "clickhouse", "art", "model")}
     kafka = f"127.0.0.1:{ports['kafka']}"
     shell: dict[str, Any] = {f"ROLLBUS_STACK__{name.upper()}_PORT": port for name, port in ports.items()} | {
         "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka,

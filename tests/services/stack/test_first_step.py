@@ -34,7 +34,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
-PARTS = ("kafka", "kafka_controller", "clickhouse", "art", "model")
+PARTS = ("kafka", "clickhouse", "art", "model")
 VERDICT_DELAY_S = 3
 AGENT = """
 import json, sys

@@ -5,15 +5,20 @@ from pathlib import Path
 
 import clickhouse_connect
 import pytest
+from aiokafka.admin import NewTopic
 
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.jars import find_jars
+from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 from rollbus.local.stack import down, stack_services, status, up
 from rollbus.runtime.credentials import OWNER_KEY, PASSWORD, read_secret
+from rollbus.runtime.kafka.clients import new_admin, running
+from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.stack_settings import HOST, StackSettings
 from tests.installs import run
@@ -26,7 +31,6 @@ def settings(tmp_path: Path) -> StackSettings:
     return StackSettings(
         data_dir=tmp_path / "data",
         kafka_port=find_free_port(),
-        kafka_controller_port=find_free_port(),
         clickhouse_port=find_free_port(),
     )
 
@@ -65,9 +69,29 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
     assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
 
 
+async def test_a_broker_keeps_its_topics_while_its_controller_takes_another_port_at_each_start(tmp_path: Path) -> None:
+    folder = tmp_path / "kafka"
+    service = kafka_service(folder=folder, client_port=find_free_port())
+    broker = ServiceProcess(service, log_path=folder / "service.log", prefix=tethered())
+    connection, lines, topics = KafkaConnection(bootstrap_servers=service.address), set[str](), list[str]()
+    for grace_s in (20, 0, 0):  # it is stopped once, and killed
+        broker.start()
+        try:
+            broker.wait_until_healthy()
+            lines |= {line for line in (folder / "server.properties").read_text().splitlines() if "voters" in line}
+            admin = new_admin(connection)
+            async with running(connection, admin):
+                await admin.create_topics([NewTopic(f"start-{len(lines)}", 1, 1)])
+                topics = await admin.list_topics()
+        finally:
+            broker.stop(grace_s=grace_s)
+    assert len(lines) == 3
+    assert {"start-1", "start-2", "start-3"} <= set(topics)
+
+
 @pytest.mark.parametrize("install", ["wheel"], indirect=True)
 def test_an_installed_rollbus_has_its_stack_in_an_empty_folder(install: Path, tmp_path: Path) -> None:
-    names = ("kafka_port", "kafka_controller_port", "clickhouse_port", "art_port", "model_port")
+    names = ("kafka_port", "clickhouse_port", "art_port", "model_port")
     ports = {name: str(find_free_port()) for name in names}
     environment = {f"ROLLBUS_STACK__{name.upper()}": port for name, port in ports.items()} | {
         "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": f"{HOST}:{ports['kafka_port']}",

@@ -108,7 +108,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         text = settings.read_text()
         assert line in text
         settings.write_text(text.replace(line, cheaper))
-    names = ("kafka", "kafka_controller", "clickhouse", "art", "model")
+    names = ("kafka", "clickhouse", "art", "model")
     ports = {name: find_free_port() for name in (*names, "desk")}
     shell = {f"ROLLBUS_STACK__{name.upper()}_PORT": str(ports[name]) for name in names} | {
         "ROLLBUS_CONFIG": "rollbus.yaml",

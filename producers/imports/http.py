@@ -3,8 +3,7 @@
 An error is a `google.rpc.Status` in the form of the request, as the protocol wants it.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from functools import partial
 
 from google.protobuf.json_format import MessageToDict
@@ -51,12 +50,9 @@ CODES: Mapping[int, int] = {
     503: Code.UNAVAILABLE,
 }
 """Statuses of HTTP as those of gRPC."""
-Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]] | None
 
 
-def make_app(
-    collector: TraceCollector, lifespan: Lifespan = None, find_principal: FindPrincipal | None = None
-) -> Starlette:
+def make_app(collector: TraceCollector, find_principal: FindPrincipal | None = None) -> Starlette:
     """Return the application; what a principal's token brings is recorded as that principal's."""
 
     async def export(signal: str, request: Request) -> Response:
@@ -86,7 +82,7 @@ def make_app(
         *(Route(f"/v1/{signal}", partial(export, signal), methods=["POST"]) for signal in ("traces", "logs")),
         Route("/rollbus/health", health),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: unknown, 500: failed})
+    return Starlette(routes=routes, exception_handlers={HTTPException: unknown, 500: failed})
 
 
 def door(host: str, token: str | None, find_principal: FindPrincipal | None = None) -> Door:

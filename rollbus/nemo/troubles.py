@@ -105,10 +105,10 @@ def describe_crash(error: BaseException) -> str:
 def as_number(value: object) -> float | None:
     """Return a score that can be computed with as a number, also one of NumPy, torch or `decimal`; None of others."""
     try:
-        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+        number = float(value) if isinstance(value, SupportsFloat) else None
     except (TypeError, ValueError, OverflowError):  # an array of several, or a whole number beyond what a float holds
         return None
-    return number if computable(number) else None
+    return number if number is not None and computable(number) else None
 
 
 def step_rewards(item: Any) -> list[float] | None:

@@ -22,6 +22,7 @@ from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
+from rollbus.runtime.http.listener import open_listener
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.records.trajectories import Trajectory
@@ -173,6 +174,14 @@ async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack:
     (row,) = rows_of(stack.folder / "out" / "train.parquet")
     assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert row["messages"][-1]["content"] == "It is in Berlin."
+
+
+async def test_a_port_of_grpc_that_is_taken_ends_ingest_without_a_traceback(stack: Stack) -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        output = await stack.shell(f"! rollbus ingest serve --port 0 --grpc-port {port}")
+    assert f"port {port} of 127.0.0.1 for gRPC is taken; stop what listens there, or change --grpc-port" in output
+    assert "Traceback" not in output
 
 
 async def test_acknowledged_spans_survive_a_kill_of_the_server(stack: Stack) -> None:

@@ -2,11 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +13,7 @@ from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.signals import serve_until_stopped
 from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.tasks import start_task
 
@@ -100,7 +99,7 @@ def serve(
     collector = TraceCollector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
     shown_host = f"[{host}]" if ":" in host else host
     try:
-        with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+        with open_listener(host, port) as listener:
             own_port = listener.getsockname()[1]
             settings = settings.with_token(host, [own_port, *([grpc_port] if grpc_port else [])], os.environ)
             given = settings.art_server.token
@@ -114,17 +113,16 @@ def serve(
                 signing=settings.signing,
             )
 
-            @asynccontextmanager
-            async def lifespan(app: Any) -> AsyncIterator[None]:
+            async def serve() -> None:
                 async with serving_grpc(collector, host, grpc_port, token, find_principal) as its_port:
                     sink = start_task(collector.run(own_sink), "sending traces")
                     async with beating(settings.heart("ingest"), collector.report):
                         echo(f"OTLP: http://{shown_host}:{own_port} and, by gRPC, {shown_host}:{its_port}", err=True)
-                        yield
+                        server = make_server(make_app(collector, find_principal), door(host, token, find_principal))
+                        await serve_until_stopped(server, listener)
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)
 
-            app = make_app(collector, lifespan, find_principal)
-            make_server(app, door(host, token, find_principal)).run(sockets=[listener])
+            asyncio.run(serve())
     finally:
         store.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +13,12 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.number_option import Number
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
-from rollbus.cli.signals import stop_on_signals
+from rollbus.cli.signals import serve_until_stopped
 from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.http.loopback import may_use_proxy
-from rollbus.runtime.tasks import start_task
 from rollbus.schemas.principals import NAME, read_head, split_token
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from rollbus.producers.recorder import Recorder
     from rollbus.producers.turns.redaction import Field
 
@@ -150,14 +146,11 @@ def run(
             address=address,
         )
         server = make_server(recording_proxy.app(), recording_proxy.door(host))
-        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
 
         async def serve() -> None:
             async with beating(settings.heart("proxy"), recording_proxy.report, own_metrics=recorder.metrics):
                 echo(f"what asks OPENAI_BASE_URL={address}/v1 is recorded (Ctrl-C stops)", err=True)
-                stopping = start_task(_stop_when(stop_on_signals(), server), "stopping", endless=False)
-                await server.serve(sockets=[listener])
-                stopping.cancel()
+                await serve_until_stopped(server, listener)
                 await asyncio.gather(*(asyncio.to_thread(spooled_recorder.close) for spooled_recorder in spooled))
 
         asyncio.run(serve())
@@ -168,9 +161,3 @@ def find_spooled(spool_folder: Path | None) -> list[str]:
     if spool_folder is None or not spool_folder.is_dir():
         return []
     return sorted(place.name for place in spool_folder.iterdir() if place.name != DOOR and NAME.fullmatch(place.name))
-
-
-async def _stop_when(stop: asyncio.Event, server: "uvicorn.Server") -> None:
-    """End the server by a signal; uvicorn's own handling would end the process before its last heartbeat."""
-    await stop.wait()
-    server.should_exit = True

@@ -62,7 +62,7 @@ def settings_in(folder: Path, kafka: str, namespace: str, *, waiting_run: bool =
         grouping = {"group_size": 50, "window_ms": 3_600_000}
         runs.append({"run_id": "waiting", "model": "waiting", "filter": {"models": ["agent"]}, "grouping": grouping})
     folder.mkdir(exist_ok=True)
-    worker = {"event_partitions": 3, "tick_interval_ms": 100, "linger_ms": 0, "session_timeout_s": SESSION_S}
+    worker = {"event_partitions": 3, "tick_interval_ms": 100, "linger_ms": 0}
     return write_settings(folder, kafka, namespace, worker=worker, runs=runs)
 
 

@@ -92,6 +92,8 @@ class Trial:
     """Coefficient of the KL to the base model (k3) in the loss."""
     reward_from: Literal["verdicts", "rules"] | type[DeskJudge] = "verdicts"
     """What an answer was worth: late verdicts, or what the rules or a judge make of a customer's next words."""
+    advantage: Literal["mean", "mean_std"] = "mean_std"
+    """Whether advantages are divided by the deviation of their group, or of the batch's single attempts."""
     distill: Distillation | None = None
     """How what corrects an answer becomes advantages of its tokens, of rewards in words alone."""
 
@@ -116,6 +118,9 @@ TRIALS = {
     "single-words-16": Trial(group_size=1, groups=16, reward_from="rules"),
     "single-judge-16": Trial(group_size=1, groups=16, reward_from=DeskJudge),
     "single-erring-judge-16": Trial(group_size=1, groups=16, reward_from=ErringDeskJudge),
+    "single-16-undivided": Trial(group_size=1, groups=16, advantage="mean"),
+    "single-words-16-undivided": Trial(group_size=1, groups=16, reward_from="rules", advantage="mean"),
+    "single-erring-judge-16-undivided": Trial(group_size=1, groups=16, reward_from=ErringDeskJudge, advantage="mean"),
     "orders-single-16": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=16),
     "orders-single-64": Trial(LookUp, kl=LookUp.kl, group_size=1, groups=64),
     "single-hints-16": Trial(group_size=1, groups=16, reward_from="rules", distill=Distillation()),
@@ -255,7 +260,7 @@ class Groups:
             if len(set(rewards)) > 1:
                 batch += [
                     replace(attempt, advantage=advantage)
-                    for attempt, advantage in zip(attempts, advantages(rewards, "mean_std"), strict=True)
+                    for attempt, advantage in zip(attempts, advantages(rewards, self._trial.advantage), strict=True)
                 ]
             if len(batch) == self._trial.groups * self._trial.group_size:
                 break
@@ -277,7 +282,7 @@ class Singles:
         self._judge = judge
         self._task = trial.job.task
         self._look_up = look_up_in(self._task.traffic, seed)
-        grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage="mean_std")
+        grouping = GroupingConfig(strategy="single", reward_wait_ms=0, reward_grace_ms=0, advantage=trial.advantage)
         self._grouping = Stepper(GroupingStage(RunConfig(grouping=grouping)))
         self._grouping.tick()
         self._attempts: dict[str, Attempt] = {}
@@ -290,7 +295,7 @@ class Singles:
         groups, self._waiting = self._waiting[: self._trial.groups], self._waiting[self._trial.groups :]
         return [
             replace(self._attempts.pop(group.members[0].trajectory_id), advantage=group.members[0].advantage)
-            for group in centred(groups, "mean_std")
+            for group in centred(groups, self._trial.advantage)
         ]
 
     def _attempt(self, numbers: Sequence[int]) -> None:

@@ -69,7 +69,7 @@ async def workflow_telemetry(config: WorkflowTelemetryConfig, builder: Builder) 
     """Yield the exporter that records a workflow's requests."""
     from rollbus.nemo.production.telemetry import telemetry_exporter
 
-    async with telemetry_exporter(config) as exporter:
+    async with telemetry_exporter(config, builder) as exporter:
         yield exporter
 
 

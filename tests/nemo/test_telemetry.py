@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from httpx import ASGITransport, AsyncClient
 from nat.builder.builder import Builder
 from nat.builder.evaluator import EvaluatorInfo
 from nat.builder.framework_enum import LLMFrameworkEnum
@@ -25,12 +26,14 @@ from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.data_models.evaluator import EvalInput, EvaluatorBaseConfig
 from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
+from nat.front_ends.fastapi.fastapi_front_end_plugin_worker import FastApiFrontEndPluginWorker
 from nat.plugins.eval.cli.evaluate import run_and_evaluate
 from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 from nat.runtime.session import SessionManager
 
 from rollbus.nemo.configuration import _register_components
 from rollbus.nemo.production.eval_scores import new_scores
+from rollbus.nemo.production.request_labels import identity_header_of
 from rollbus.nemo.production.telemetry import recorded_requests
 from rollbus.producers import MemorySink, init
 from rollbus.schemas.records.events import (
@@ -69,7 +72,8 @@ class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
 
 @register_telemetry_exporter(config_type=MemoryTelemetryConfig)
 async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
-    async with recorded_requests(init(sink=SINK[-1], namespace="t.", producer="nat")) as exporter:
+    recorder = init(sink=SINK[-1], namespace="t.", producer="nat")
+    async with recorded_requests(recorder, identity_header=identity_header_of(builder)) as exporter:
         yield exporter
 
 
@@ -132,20 +136,24 @@ async def workflow(sink: MemorySink, *, framework: str = "langchain") -> AsyncIt
     SINK.append(sink)
     _register_components()
     with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
-        config = Config.model_validate(
-            {
-                "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
-                "llms": {"policy": {"_type": "openai", "model_name": "gpt-4o", "base_url": url, "api_key": "none"}},
-                "functions": {"stock": {"_type": "test_stock"}},
-                "workflow": {"_type": "test_keeper", "framework": framework},
-            }
-        )
+        document = workflow_document(url)
+        document["workflow"]["framework"] = framework
+        config = Config.model_validate(document)
         async with WorkflowBuilder.from_config(config) as builder:
             manager = await SessionManager.create(config, shared_builder=builder)
             try:
                 yield manager
             finally:
                 await manager.shutdown()
+
+
+def workflow_document(url: str) -> dict[str, Any]:
+    return {
+        "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
+        "llms": {"policy": {"_type": "openai", "model_name": "gpt-4o", "base_url": url, "api_key": "none"}},
+        "functions": {"stock": {"_type": "test_stock"}},
+        "workflow": {"_type": "test_keeper"},
+    }
 
 
 async def ask(manager: SessionManager, question: str, name: str) -> str:
@@ -228,6 +236,42 @@ async def test_a_streamed_answer_is_a_turn_of_its_request() -> None:
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
 
 
+@pytest.mark.parametrize("front_end", [{}, {"identity_header": "x-user"}])
+async def test_a_streamed_request_has_the_labels_of_a_whole_one(
+    front_end: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAT_CONFIG_FILE", str(tmp_path / "workflow.yml"))  # where the server's process is told it
+    SINK.append(sink := MemorySink())
+    _register_components()
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+        document = workflow_document(url)
+        document["general"]["front_end"] = {"_type": "fastapi", **front_end}
+        app = FastApiFrontEndPluginWorker(Config.model_validate(document)).build_app()
+        async with (
+            app.router.lifespan_context(app),
+            AsyncClient(transport=ASGITransport(app), base_url="http://t") as user,
+        ):
+
+            async def post(name: str, route: str) -> None:
+                talk = {"conversation-id": f"talk-{name}", "user-message-id": f"message-{name}"}
+                who = {"cookie": f"nat-session={name}", "x-user": name}
+                answer = await user.post(route, json={"question": f"How many, {name}?"}, headers=talk | who)
+                assert answer.status_code == 200, answer.text
+
+            names = ("ada", "bob", "eve")
+            await asyncio.gather(*(post(name, "/generate/stream") for name in names))
+            await asyncio.gather(*(post(name, "/generate") for name in names))
+    labels_by_talk: dict[str, list[dict[str, str]]] = {}
+    for events in by_episode(sink):
+        labels = next(dict(event.labels) for event in events if isinstance(event, EpisodeStarted))
+        del labels["workflow_run_id"]
+        labels_by_talk.setdefault(labels["conversation_id"], []).append(labels)
+    assert labels_by_talk.keys() == {"talk-ada", "talk-bob", "talk-eve"}
+    for streamed, whole in labels_by_talk.values():
+        assert streamed == whole
+        assert whole["user_id"]
+
+
 async def score_items(config: EvaluatorBaseConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
     async def evaluate(items: EvalInput) -> EvalOutput:
         scores = {"a": 1.0, "b": 0.0, "c": None}
@@ -272,11 +316,7 @@ async def test_an_evaluation_records_its_scores_as_rewards_and_its_result(tmp_pa
 def evaluated_document(url: str, folder: Path) -> dict[str, Any]:
     """A workflow and an evaluator as `nat eval` reads them."""
     dataset = {"_type": "json", "file_path": str(folder / "data.json")}
-    return {
-        "general": {"telemetry": {"tracing": {"rollbus": {"_type": "test_rollbus"}}}},
-        "llms": {"policy": {"_type": "openai", "model_name": "gpt-4o", "base_url": url, "api_key": "none"}},
-        "functions": {"stock": {"_type": "test_stock"}},
-        "workflow": {"_type": "test_keeper"},
+    return workflow_document(url) | {
         "eval": {
             "general": {"output_dir": str(folder / "eval"), "dataset": dataset},
             "evaluators": {"truth": {"_type": "test_truth"}},

@@ -15,13 +15,14 @@ from contextlib import asynccontextmanager
 from contextvars import Token
 from pathlib import Path
 
-from nat.builder.context import Context
+from nat.builder.builder import Builder
 from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepType
 from nat.observability.exporter.base_exporter import BaseExporter
 
 from rollbus.nemo.components import WorkflowTelemetryConfig
 from rollbus.nemo.llms import active_function
 from rollbus.nemo.production.eval_scores import EVALUATION, EvaluationScores
+from rollbus.nemo.production.request_labels import identity_header_of, labels_of_request
 from rollbus.nemo.runs.run_recording import FLUSH_S
 from rollbus.producers import Episode, Recorder, init
 from rollbus.producers.episode import context
@@ -33,15 +34,13 @@ from rollbus.settings_file import load_settings
 logger = logging.getLogger(__name__)
 LOCAL_FILE = Path("rollbus.yaml")
 """Read where no settings file is named, as by the commands."""
-LABELS = ("conversation_id", "user_id", "user_message_id", "workflow_run_id")
-"""What the toolkit knows of a request; labels of its episode under the same names."""
 
 
 @asynccontextmanager
-async def telemetry_exporter(config: WorkflowTelemetryConfig) -> AsyncIterator[BaseExporter]:
+async def telemetry_exporter(config: WorkflowTelemetryConfig, builder: Builder) -> AsyncIterator[BaseExporter]:
     """Yield the exporter of a configuration; raises ConfigurationError where its settings are wrong."""
     recorder = recorder_of(config)
-    async with recorded_requests(recorder, config.task) as exporter:
+    async with recorded_requests(recorder, config.task, identity_header_of(builder)) as exporter:
         yield exporter
 
 
@@ -67,16 +66,19 @@ def production_settings(settings_file: Path | None) -> Settings:
 
 
 @asynccontextmanager
-async def recorded_requests(recorder: Recorder, task: str | None = None) -> AsyncIterator["EpisodeExporter"]:
+async def recorded_requests(
+    recorder: Recorder, task: str | None = None, identity_header: str | None = None
+) -> AsyncIterator["EpisodeExporter"]:
     """Record the process's models and tools; yield the exporter whose requests they belong to, and deliver at the end.
 
-    `task` is that of the episodes; without it, the workflow's name.
+    `task` is that of the episodes; without it, the workflow's name. `identity_header` is where the server reads the
+    user, if it is configured.
     """
     patches, scores = instrument(recorder, function=active_function), EVALUATION.get()
     if scores is not None:
         scores.watch(recorder)
     try:
-        yield EpisodeExporter(recorder, task, scores)
+        yield EpisodeExporter(recorder, task, scores, identity_header)
     finally:
         patches.undo()
         if not await asyncio.to_thread(recorder.close, FLUSH_S):
@@ -86,9 +88,12 @@ async def recorded_requests(recorder: Recorder, task: str | None = None) -> Asyn
 class EpisodeExporter(BaseExporter):
     """Opens an episode when a workflow starts, and ends it with the result or error; each request has a copy of it."""
 
-    def __init__(self, recorder: Recorder, task: str | None, scores: EvaluationScores | None) -> None:
+    def __init__(
+        self, recorder: Recorder, task: str | None, scores: EvaluationScores | None, identity_header: str | None
+    ) -> None:
         super().__init__()
         self._recorder, self._task, self._scores = recorder, task, scores
+        self._identity_header = identity_header
         self._episode: Episode | None = None
         self._token: Token[Episode | None] | None = None
         self._workflow_id = self._function_id = ""
@@ -115,8 +120,7 @@ class EpisodeExporter(BaseExporter):
 
     def _begin(self, event: IntermediateStep) -> None:
         self._workflow_id, self._error_around = event.UUID, sys.exception()
-        request = Context.get()
-        labels = {name: str(value) for name in LABELS if (value := getattr(request, name))}
+        labels = labels_of_request(self._identity_header)
         conversation = labels.get("conversation_id")
         self._episode = self._recorder.start(
             task=self._task or event.name or "", labels=labels, conversation=conversation

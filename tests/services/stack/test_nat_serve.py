@@ -88,13 +88,14 @@ def serve_workflow(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
 
 
 async def ask_all(url: str) -> None:
-    """Ask everything, so many requests at once."""
+    """Ask everything, so many requests at once; every second answer is streamed."""
     async with httpx.AsyncClient(timeout=120.0) as client, asyncio.TaskGroup() as tasks:
         places = asyncio.Semaphore(AT_ONCE)
 
         async def ask(number: int) -> None:
             headers = {"workflow-run-id": f"order-{number}", "conversation-id": f"talk-{number}"}
-            body = {"messages": [{"role": "user", "content": f"Ticket {number}: where is it?"}]}
+            messages = [{"role": "user", "content": f"Ticket {number}: where is it?"}]
+            body = {"messages": messages, "stream": number % 2 == 0}
             async with places:
                 answer = await client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
             assert answer.status_code == 200, answer.text
@@ -112,6 +113,8 @@ def verdicts(user: NewUser, workflow: dict[str, Any]) -> dict[str, float]:
     starts = [event for event in events if isinstance(event, EpisodeStarted) and event.task == "chat_completion"]
     orders = {event.episode_id: event.labels["workflow_run_id"] for event in starts}
     assert sorted(orders.values()) == sorted(f"order-{number}" for number in range(REQUESTS))
+    talks = [event.labels["conversation_id"].replace("talk", "order") for event in starts]
+    assert talks == list(orders.values()), "a streamed answer is of its conversation too"
     turns = [event for event in events if isinstance(event, TurnRecorded) and event.episode_id in orders]
     assert len(turns) == REQUESTS
     for turn in turns:

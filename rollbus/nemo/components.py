@@ -6,12 +6,13 @@ Their fields, defaults and meanings are those of the toolkit's OpenPipe ART plug
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import click
 from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.llm.openai_llm import OpenAIModelConfig
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rollbus.nemo.runs.folder import DATA_DIR
@@ -31,6 +32,19 @@ NO_KEY = "default"
 """The toolkit's word for no key."""
 
 
+def beside_configuration(path: Path) -> Path:
+    """Return a relative path as one beside the configuration that the running command was given, if it was given one.
+
+    The toolkit does not say where a configuration is from; its commands have the option that `rollbus finetune` has.
+    """
+    command = click.get_current_context(silent=True)
+    configuration = None if command is None else command.params.get("config_file")
+    return path if configuration is None else Path(configuration).resolve().parent / path
+
+
+SettingsFile = Annotated[Path, AfterValidator(beside_configuration)]
+
+
 class BusTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_traj_builder"):
     """Runs the dataset through the workflow; every attempt is an episode on the bus."""
 
@@ -47,7 +61,7 @@ class LogTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_log_buil
     """Plays episodes of the log: production traffic is what trains."""
 
     source: Literal["log"] = "log"
-    settings_file: Path | None = Field(
+    settings_file: SettingsFile | None = Field(
         default=None, description="Settings of the agents' log, as the exporter has them; relative to this file."
     )
     since: AwareDatetime | None = Field(default=None, description="Episodes that began at this time or later.")
@@ -155,7 +169,7 @@ class BusConfig(BaseModel):
     """Name of the run; drawn without it."""
     data_dir: Path = DATA_DIR
     """Folder of the local stack, and of what `--resume` needs."""
-    settings_file: Path | None = None
+    settings_file: SettingsFile | None = None
     """Settings file with the services to use, relative to the configuration; without one they are started here."""
     groups_per_step: int | None = Field(default=None, ge=1)
     """Groups of one optimizer step; a whole epoch is one step without it."""
@@ -181,8 +195,9 @@ class WorkflowTelemetryConfig(TelemetryExporterBaseConfig, name="rollbus"):
 
     model_config = ConfigDict(extra="forbid")
 
-    settings_file: Path | None = Field(
-        default=None, description="Settings with the Kafka to use; `rollbus.yaml` of the folder without it."
+    settings_file: SettingsFile | None = Field(
+        default=None,
+        description="Settings with the Kafka to use, relative to this file; `rollbus.yaml` of the folder without it.",
     )
     bootstrap_servers: str | None = Field(default=None, description="Kafka's address, over that of the settings.")
     task: str | None = Field(default=None, description="Task of the episodes; the workflow's name without it.")

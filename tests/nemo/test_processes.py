@@ -5,10 +5,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.supervisor import Supervisor
+from rollbus.nemo.components import BusConfig, LogTrajectoryBuilderConfig, WorkflowTelemetryConfig
 from rollbus.nemo.runs.folder import SETTINGS_FILE
 from rollbus.nemo.runs.own_stack import model_port, wait_until_free
 from rollbus.nemo.runs.processes import Processes
@@ -72,6 +74,22 @@ def test_a_settings_file_is_looked_for_beside_the_configuration(tmp_path: Path) 
     plain = document(tmp_path)
     plain["rollbus"] = {"settings_file": "services.yaml"}
     assert read(tmp_path, plain).bus.settings_file == tmp_path / "services.yaml"
+
+
+@pytest.mark.parametrize("section", [BusConfig, LogTrajectoryBuilderConfig, WorkflowTelemetryConfig])
+@pytest.mark.parametrize(("name", "file"), [("services.yaml", "flows/services.yaml"), ("/etc/s.yaml", "/etc/s.yaml")])
+def test_the_toolkits_commands_look_for_a_settings_file_beside_the_configuration_too(
+    tmp_path: Path, section: type[Any], name: str, file: str
+) -> None:
+    found: list[Path] = []
+
+    @click.command()
+    @click.option("--config_file", type=Path)
+    def command(config_file: Path) -> None:
+        found.append(section(settings_file=name).settings_file)
+
+    command(["--config_file", str(tmp_path / "flows" / "workflow.yml")], standalone_mode=False)
+    assert found == [tmp_path / file]
 
 
 def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> None:

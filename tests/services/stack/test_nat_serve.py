@@ -63,10 +63,14 @@ def workflow(user: NewUser, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @contextmanager
 def serve_workflow(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
-    """Serve the workflow by the toolkit's command; yield its address."""
-    (user.folder / "serve.yml").write_text(yaml.safe_dump(workflow))
+    """Serve the workflow by the toolkit's command, with settings that are beside it; yield its address."""
+    (folder := user.folder / "workflows").mkdir()
+    document = copy.deepcopy(workflow)
+    document["general"]["telemetry"]["tracing"]["rollbus"]["settings_file"] = "services.yaml"
+    (folder / "serve.yml").write_text(yaml.safe_dump(document))
+    (folder / "services.yaml").write_text(yaml.safe_dump({"kafka": {"bootstrap_servers": user.kafka}}))
     port = find_free_port()
-    words = ("serve", "--config_file", "serve.yml", "--host", "127.0.0.1", "--port", str(port))
+    words = ("serve", "--config_file", "workflows/serve.yml", "--host", "127.0.0.1", "--port", str(port))
     with (user.folder / "serve.log").open("wb") as log:
         command, environment = [*tethered(), str(NAT), *words], own_environment() | user.environment
         server = subprocess.Popen(command, cwd=user.folder, env=environment, stdout=log, stderr=log)

@@ -277,6 +277,20 @@ def test_only_a_run_without_a_failed_job_went_well(states: list[str], well: bool
     assert concluded_well(statuses) is well
 
 
+@pytest.mark.parametrize("verb", ["", "resume", "evaluate", "serve"])
+def test_a_toolkit_that_lacks_what_is_imported_is_refused_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    record(tmp_path / "state" / "old", config_file=str(path := write_plan(tmp_path)))
+    monkeypatch.setattr("rollbus.nemo.toolkit_version.version", lambda name: "1.5.0")
+    for name in [name for name in sys.modules if name.startswith("rollbus.nemo.")]:
+        if not name.endswith((".runs", ".folder", ".toolkit_version")):
+            monkeypatch.setitem(sys.modules, name, None)  # as if it asked for what is not there
+    result = runs(tmp_path, verb, "old") if verb else invoke("--config_file", path, "--check")
+    assert result.exit_code == 1
+    assert "rollbus is made for nvidia-nat-core 1.9.x, and 1.5.0 is installed" in result.output
+
+
 @pytest.mark.slow
 def test_listing_runs_imports_no_toolkit(tmp_path: Path) -> None:
     program = f"""

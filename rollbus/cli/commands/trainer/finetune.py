@@ -66,10 +66,11 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     if config_file is None:
         raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
     with show_progress(f"reading {config_file}, and importing the toolkit and its components"):
+        run_options = _options(config_file, options, context.obj.given_path, otherwise=context.obj.path)
+
         from rollbus.nemo.checks import describe
         from rollbus.nemo.runs.folder import newest_run
 
-        run_options = _options(config_file, options, context.obj.given_path, otherwise=context.obj.path)
         description = describe(run_options) if check else ""
     if check:
         echo(description)
@@ -81,6 +82,10 @@ def _options(
     config_file: str, options: dict[str, Any], settings_file: Path | None, *, otherwise: Path | None = None
 ) -> "FinetuneOptions":
     """`settings_file` wins over the configuration's own, and `otherwise` is read where neither names one."""
+    from rollbus.nemo.toolkit_version import require_toolkit
+
+    require_toolkit()  # before an import that another version does not have
+
     from nat.data_models.finetuning import FinetuneRunConfig
 
     from rollbus.nemo.checks import FinetuneOptions
@@ -162,11 +167,14 @@ def resume(run: str, data_dir: Path) -> None:
 @data_dir_option
 def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
     """Measure a run's newest weights by its own evaluator."""
-    from rollbus.nemo.finetune import evaluate_run
     from rollbus.nemo.runs.folder import read_run
 
     record = read_run(data_dir / run)
-    metrics = evaluate_run(_options_of(record), dataset, Console(stderr=True))
+    run_options = _options_of(record)
+
+    from rollbus.nemo.finetune import evaluate_run
+
+    metrics = evaluate_run(run_options, dataset, Console(stderr=True))
     weights = f"{record.model}@{record.policy_version}"
     echo(f"{weights}: reward {metrics['avg_reward']:.4f} on {format_count(metrics['num_examples'], 'example')}")
 
@@ -176,10 +184,13 @@ def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
 @data_dir_option
 def serve(run: str, data_dir: Path) -> None:
     """Serve a run's newest weights until Ctrl-C."""
-    from rollbus.nemo.finetune import serve_run
     from rollbus.nemo.runs.folder import read_run
 
-    serve_run(_options_of(read_run(data_dir / run)), Console())
+    run_options = _options_of(read_run(data_dir / run))
+
+    from rollbus.nemo.finetune import serve_run
+
+    serve_run(run_options, Console())
 
 
 @finetune.command()

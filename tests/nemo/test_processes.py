@@ -1,9 +1,12 @@
 """What a run starts and what it refuses to, before anything is started."""
 
+import asyncio
 import socket
 import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 import pytest
@@ -14,6 +17,8 @@ from rollbus.nemo.components import BusConfig, LogTrajectoryBuilderConfig, Workf
 from rollbus.nemo.runs.folder import SETTINGS_FILE
 from rollbus.nemo.runs.own_stack import model_port, wait_until_free
 from rollbus.nemo.runs.processes import Processes
+from rollbus.runtime.kafka.connection import KafkaConnection
+from rollbus.runtime.kafka.lag import GroupLag, PartitionLag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
 from tests.nemo.world import document, read
@@ -129,3 +134,28 @@ def test_a_resumed_run_waits_for_the_ports_of_the_one_that_was_killed() -> None:
     threading.Timer(0.3, listener.close).start()
     wait_until_free([port], timeout_s=20.0)
     socket.create_server(("127.0.0.1", port)).close()
+
+
+class BusyLog:
+    """A log that grows by a tick each time its lag is asked for; the sink is five of them behind."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    @asynccontextmanager
+    async def open(self, kafka: KafkaConnection) -> AsyncIterator[Self]:
+        yield self
+
+    async def read(self, groups: Mapping[str, Any]) -> dict[str, GroupLag]:
+        self.reads += 1
+        place = PartitionLag("run-1.scores", 0, committed=95 + self.reads, begin=0, end=100 + self.reads)
+        return {name: GroupLag("Stable", 1, (place,)) for name in groups}
+
+
+async def test_the_end_of_a_run_waits_for_no_later_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbus.nemo.runs.processes.open_lag", (log := BusyLog()).open)
+    run_processes = processes(tmp_path)
+    run_processes.settings = Settings(namespace="run-1.")
+    async with asyncio.timeout(20.0):
+        await run_processes.drain()
+    assert log.reads == 6, "what was there at the first of them is in ClickHouse"

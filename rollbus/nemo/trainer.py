@@ -31,6 +31,7 @@ from rollbus.nemo.runs.outputs import Outputs
 from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
 from rollbus.nemo.runs.run_recording import Tally
 from rollbus.nemo.trainer_adapter import LedgerAdapter
+from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.schemas.wall_clock import wall_clock_ms
@@ -57,6 +58,7 @@ class BusTrainer(Trainer):
         self._ledger: LedgerAdapter
         self._own_run = AsyncExitStack()
         """The run, where none was opened before: under `nat finetune`."""
+        self._is_own_run = False
         self._flat = 0
         self._statuses: dict[int, TrainingJobStatus] = {}
         self._refs: dict[int, TrainingJobRef] = {}
@@ -71,6 +73,7 @@ class BusTrainer(Trainer):
 
             new_run = await self._own_run.enter_async_context(begin_run(run_config, self.trainer_config))
             new_run.attach(self.trajectory_builder)
+            self._is_own_run = True
         run = current_run("rollbus_trainer")
         self._ledger = on_ledger(self.trainer_adapter)
         await super().initialize(run_config)
@@ -88,7 +91,21 @@ class BusTrainer(Trainer):
             self._outputs.clear()
 
     async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
-        """Run all epochs; stops after the first that fails, and where everything is solved."""
+        """Run all epochs; stops after the first that fails, and where everything is solved.
+
+        Under `nat finetune` a failed job, or an epoch that trained nothing, raises RunStoppedError at the end: that
+        command ends with code 0 without an error.
+        """
+        statuses = await self._run_epochs(num_epochs)
+        if self._is_own_run:
+            failed = [status.message for status in statuses if status.status is TrainingStatusEnum.FAILED]
+            untrained = self._run.untrained_epochs()
+            self._run.is_well = not failed and not untrained
+            if not self._run.is_well:
+                raise RunStoppedError(str(failed[0]) if failed else troubles.nothing_trained(untrained))
+        return statuses
+
+    async def _run_epochs(self, num_epochs: int) -> list[TrainingJobStatus]:
         statuses: list[TrainingJobStatus] = []
         for epoch in range(num_epochs):
             await self._validate(epoch)

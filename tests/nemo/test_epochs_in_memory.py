@@ -2,6 +2,8 @@
 
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.nemo.finetune import Components
 from rollbus.nemo.runs import plot
+from rollbus.nemo.runs.run import CURRENT, Run
 from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest
@@ -326,6 +329,25 @@ async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> 
         with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
             await run_epochs(components, 9)
     assert len(rows_of(tmp_path)) == 4
+
+
+async def test_an_epoch_that_trains_nothing_is_an_error_of_the_toolkits_command_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with new_run(tmp_path, document(tmp_path, score=lambda item: 0.5)) as components:
+        run = components.run
+
+        @asynccontextmanager
+        async def begin_run(*configurations: Any) -> AsyncIterator[Run]:
+            CURRENT.set(run)
+            yield run
+
+        monkeypatch.setattr("rollbus.nemo.finetune.begin_run", begin_run)
+        CURRENT.set(None)  # as `nat finetune` has it, which opens no run
+        await components.trainer.initialize(components.trainer.run_config)
+        with pytest.raises(RunStoppedError, match="nothing was trained in epoch 1, 2"):
+            await run_epochs(components, 2)
+    assert not run.is_well
 
 
 async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(

@@ -67,8 +67,16 @@ def preference_pairs() -> RunStoppedError:
 
 
 def describe_counts(reasons: Mapping[str, int]) -> str:
-    """Return reasons with how often each came, as text."""
-    return ", ".join(f"{reason}: {number}" for reason, number in reasons.items())
+    """Return reasons with how often each came, as text; of one reason with many details the first is named."""
+    by_name: dict[str, dict[str, int]] = {}
+    for reason, number in reasons.items():
+        by_name.setdefault(reason.partition(" (")[0], {})[reason] = number
+    texts = []
+    for name, counts in by_name.items():
+        first = next(iter(counts))
+        reason = first if len(counts) == 1 else first.replace(f"{name} (", f"{name} (such as ", 1)
+        texts.append(f"{reason}: {sum(counts.values())}")
+    return ", ".join(texts)
 
 
 def training_failed(message: str) -> str:

@@ -196,6 +196,10 @@ async def test_an_evaluator_that_raises_costs_its_own_scores_only(tmp_path: Path
         ({}, "Finetuning completed successfully!"),
         ({1: {"too_short": 60}}, "Finetuning ended, and nothing was trained in epoch 2 (too_short: 60); see what"),
         ({0: {}, 1: {}}, "Finetuning ended, and nothing was trained in epoch 1, 2 (no trajectory reached the trainer)"),
+        (
+            {0: {"off_lineage (step 1, group a)": 1, "off_lineage (step 1, group b)": 2}},
+            "nothing was trained in epoch 1 (off_lineage (such as step 1, group a): 3); see",
+        ),
     ],
 )
 def test_a_run_ends_well_only_where_every_epoch_trained(

@@ -32,6 +32,7 @@ AWAITED_CALLS = {
     "rollbus/demo/routing/customers.py:Customers.run": "a task group",
     "rollbus/health/reporter.py:HealthReporter.run": "the first to end decides, and its error is raised",
     "rollbus/nemo/evaluation.py:BusEvaluation._run_workflow": "awaited at once",
+    "rollbus/nemo/runs/event_loop.py:run_to_end": "its result is returned, and its error raised",
     "rollbus/nemo/runs/run.py:training": "each wait of the run checks it and raises its error",
     "rollbus/nemo/trajectory_builder.py:BusTrajectoryBuilder.start_run": "gathered when the run is finalized",
     "rollbus/resample/attempts.py:Resampler._within_time": "awaited; one that is left behind logs its error",

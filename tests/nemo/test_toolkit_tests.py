@@ -76,6 +76,11 @@ async def test_a_running_job_says_how_far_it_is(tmp_path: Path) -> None:
     assert running.message == "0 of 3 groups are trained"
 
 
+async def is_healthy(port: int) -> bool:
+    backend = {"ip": "127.0.0.1", "port": port}
+    return await BusTrainerAdapter(BusTrainerAdapterConfig.model_validate({"backend": backend})).is_healthy()
+
+
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (404, False), (503, False)])
 async def test_only_an_answer_of_200_is_healthy(status: int, healthy: bool) -> None:
     paths: list[str] = []
@@ -85,11 +90,24 @@ async def test_only_an_answer_of_200_is_healthy(status: int, healthy: bool) -> N
             paths.append(self.path)
             self.answer({}, status)
 
-    async def is_healthy(port: int) -> bool:
-        backend = {"ip": "127.0.0.1", "port": port}
-        return await BusTrainerAdapter(BusTrainerAdapterConfig.model_validate({"backend": backend})).is_healthy()
-
     with serve(Health) as address:
         assert await is_healthy(int(address.rpartition(":")[2])) is healthy
     assert paths == ["/health"]
     assert not await is_healthy(find_free_port()), "nothing answers"
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+async def test_no_proxy_of_the_environment_is_asked_for_a_server_on_this_machine(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """httpx makes no client at all where the environment names a SOCKS proxy and its package is missing."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv(variable, f"{'socks5' if variable == 'all_proxy' else 'http'}://127.0.0.1:{find_free_port()}")
+
+    class Health(QuietHandler):
+        def do_GET(self) -> None:
+            self.answer({})
+
+    with serve(Health) as address:
+        assert await is_healthy(int(address.rpartition(":")[2]))

@@ -12,7 +12,6 @@ from rollbus.consumers.loggers.webhook import Webhook
 from rollbus.demo.traffic import local_client
 from rollbus.estimates.scoring import EndpointScorer
 from rollbus.local.process.ports import find_free_port
-from rollbus.nemo.art_server import is_healthy
 from rollbus.runtime.http.loopback import ask_loopback_directly
 from tests.console import ROLLBUS
 from tests.web import QuietHandler, serve
@@ -59,20 +58,12 @@ def test_the_commands_ask_clickhouse_on_this_machine_directly(proxy: str, tmp_pa
     assert "it cannot be reached" in completed.stderr, completed.stderr
 
 
-def test_an_art_server_on_this_machine_is_asked_directly(proxy: str) -> None:
-    with serve(Health) as url:
-        assert is_healthy(url + "/health")
-    assert not is_healthy(url + "/health")
-    assert is_healthy("http://elsewhere.example/health")
-
-
 def test_a_proxy_of_a_kind_that_is_not_installed_does_not_matter_on_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """httpx refuses to make a client where the environment names a SOCKS proxy, whatever address the client is for."""
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
     with serve(Health) as url:
-        assert is_healthy(url + "/health")
         hook = Webhook(url)
         hook.post({"text": "hello"})
         hook.close()

@@ -75,4 +75,4 @@ types: setup package-tree
 	@MYPYPATH=.make/types $(PYTHON_BIN)/mypy -p rollbus -p tests -p benchmarks
 
 clean: ## Remove what was built or fetched here (not the demo's data)
-	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .venv-oldest .venv-newest .venv-readers .venv-tinker .venv-vllm .venv-adk .rollbus/bench-* .venv-docs .make build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .venv-oldest .venv-newest .venv-readers .venv-tinker .venv-vllm .venv-adk .venv-nat-* .rollbus/bench-* .venv-docs .make build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

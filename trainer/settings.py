@@ -109,7 +109,8 @@ class TrainerSection(FrozenSettings):
     train: TrainConfig = TrainConfig()
     most_difference: float = Field(default=0.1, ge=0)
     """Refuse a batch where a producer's log-probs differ by more from the model's own, in nats a token; 0 never does.
-    bfloat16 and other kernels differ by about 0.01, a temperature of 0.5 that nobody stated by 0.3 and more."""
+    bfloat16 and other kernels differ by about 0.01, a temperature of 0.5 that nobody stated by 0.3 and more;
+    0.25 / √tokens is added for rounding."""
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionRule | None = None

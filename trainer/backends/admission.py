@@ -23,6 +23,10 @@ NOISE = 1e-6
 """Advantages no larger than this come from rounding, divided by a tiny deviation."""
 KERNEL_NATS = 0.01
 """Nats by which two kernels may differ in one token's log-prob."""
+ROUNDING_NATS = 0.125
+"""Nats by which one token's log-prob in bfloat16 may be off: the distance of two logits between 16 and 32."""
+CERTAIN = 2.0
+"""Standard errors of such a mean, beyond which it is no chance."""
 CUT_NATS = 2.3
 """A server that leaves tokens out keeps more than a tenth of the probability: exp(−2.3)."""
 UNKNOWN_CAUSE = (
@@ -55,6 +59,20 @@ class Agreement:
     difference: float
     """Mean of |recorded − own log-prob|, in nats a token."""
     tokens: int
+
+    @property
+    def rounding(self) -> float:
+        """What rounding may add to the mean of so few tokens, in nats."""
+        return CERTAIN * ROUNDING_NATS / math.sqrt(self.tokens)
+
+    def is_beyond(self, most: float) -> bool:
+        """Say whether the source differs by more than that, and by more than rounding explains."""
+        return not self.difference <= most + self.rounding  # NaN is no agreement
+
+
+def compare_logprobs(source: str, version: int, differences: Sequence[float]) -> Agreement:
+    """Return what recorded − own log-probs of a source's tokens say, at least one of them."""
+    return Agreement(source, version, math.fsum(map(abs, differences)) / len(differences), len(differences))
 
 
 def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -> Admitted:
@@ -173,8 +191,8 @@ def describe_disagreement(agreement: Agreement, cause: str, *, most: float) -> s
     return (
         f"turns that producer {agreement.source or '(none)'!r} recorded from version {agreement.version} have "
         f"log-probs that differ from the model's own by {agreement.difference:.3g} a token (mean of {agreement.tokens} "
-        f"tokens, at most {most:g} is taken): {cause}. Nothing was trained. `trainer: "
-        "most_difference:` sets the bound, 0 none"
+        f"tokens, at most {most:g} is taken, and {agreement.rounding:.2g} for rounding): {cause}. Nothing was trained. "
+        "`trainer: most_difference:` sets the bound, 0 none"
     )
 
 

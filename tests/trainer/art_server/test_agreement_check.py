@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, encode_logprobs, encode_token_ids
 from rollbus.trainer.art_server.learner.agreement import AgreementCheck
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.protocol import TurnTokens
@@ -102,7 +102,7 @@ def test_a_source_that_agreed_is_watched_in_each_later_batch(model: nn.Module, o
     check = AgreementCheck()
     require(check, model, make_turn(model))
     with pytest.raises(RejectedError, match="producer 'shop'"):
-        require(check, model, make_turn(other, seed=1))
+        require(check, model, *(make_turn(other, seed=seed) for seed in range(1, 9)))
 
 
 def test_a_source_of_older_versions_is_checked_once_by_their_checkpoint(model: nn.Module, other: nn.Module) -> None:
@@ -120,3 +120,29 @@ def test_a_version_whose_checkpoint_is_gone_is_not_judged(model: nn.Module, othe
 def test_a_stated_temperature_with_processed_log_probs_agrees(model: nn.Module) -> None:
     turn = replace(make_turn(model, temperature=0.5), temperature=0.5, logprob_mode="processed")
     assert require(AgreementCheck(), model, turn)["source_difference_max"] < 1e-4
+
+
+def shift_first_tokens(turn: TurnTokens, tokens: int, by: float) -> TurnTokens:
+    """Return the first sampled tokens of a turn alone, with other log-probs than the model's by so many nats."""
+    logprobs = [value - by for value in list(decode_logprobs(turn.logprobs))[:tokens]]
+    ids = list(decode_token_ids(turn.completion_token_ids))[:tokens]
+    return replace(turn, completion_token_ids=encode_token_ids(ids), logprobs=encode_logprobs(logprobs))
+
+
+def test_one_token_off_by_a_rounding_refuses_no_batch(model: nn.Module) -> None:
+    check = AgreementCheck()
+    require(check, model, *(make_turn(model, seed=seed) for seed in range(4)))
+    odd = shift_first_tokens(make_turn(model, seed=5), 1, 0.142)
+    assert require(check, model, odd)["source_difference_max"] == pytest.approx(0.142, abs=1e-3)
+    whole = [make_turn(model, seed=seed) for seed in range(6, 9)]
+    assert require(check, model, odd, *whole)["source_difference_max"] < 0.01, (
+        "more turns are looked at before a verdict"
+    )
+
+
+@pytest.mark.parametrize(("tokens", "by"), [(1, 1.6), (4, 0.5), (12, 0.25)])
+def test_few_tokens_that_are_far_off_refuse_the_batch(model: nn.Module, tokens: int, by: float) -> None:
+    check = AgreementCheck()
+    require(check, model, make_turn(model))
+    with pytest.raises(RejectedError, match="differ from the model's own"):
+        require(check, model, shift_first_tokens(make_turn(model, seed=5), tokens, by))

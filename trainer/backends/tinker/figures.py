@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.admission import UNKNOWN_CAUSE, Agreement, describe_disagreement, is_cut, name_cut
+from rollbus.trainer.backends.admission import UNKNOWN_CAUSE, compare_logprobs, describe_disagreement, is_cut, name_cut
 from rollbus.trainer.backends.tinker.sequences import TrainSequence
 from rollbus.trainer.backends.tinker.service import LossSequence, PassOutput, ServiceLoss
 
@@ -57,12 +57,11 @@ def require_agreement(
                     logprob - other for logprob, other in pairs
                 )
     for source, differences in sorted(differences_by_source.items()):
-        mean = math.fsum(map(abs, differences)) / len(differences)
-        if not mean <= most:  # NaN is no agreement
+        agreement = compare_logprobs(source, base_version, differences)
+        if agreement.is_beyond(most):
             cause = name_cut(1.0) if is_cut(differences) else UNKNOWN_CAUSE
-            agreement = Agreement(source, base_version, mean, len(differences))
             raise RejectedError(describe_disagreement(agreement, cause, most=most))
-        means.append(mean)
+        means.append(agreement.difference)
     return {"source_difference_max": max(means)} if means else {}
 
 

@@ -5,7 +5,7 @@
 Without Kafka, and in turn: a step samples attempts at the next tickets until enough groups have signal, then makes its
 updates. Tickets, agents, verdicts, advantages and loss are the demo's; `default` is its job with eight attempts each.
 The trials `single` make one attempt at each ticket, held against what the grouping stage expects of it; in `words` the
-reward is what `next_turn` reads in what the example's customers say, and nobody gives a verdict; in `judge` it is what
+reward is what `next_turn` reads in what the example's customers say, without any verdict; in `judge` it is what
 `next_turn_judge` is told of these words by an endpoint, a script that is right or that errs in one of twenty; in
 `hints` what corrects an answer is a hint, too, as with the setting `distill`. Prints the share of the demo's unseen
 tickets that the most probable answer names rightly, with its 95 % interval, as traffic goes on. Nothing is timed, so

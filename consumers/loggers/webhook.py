@@ -24,7 +24,7 @@ class Webhook:
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         """Raise ConfigurationError for an address that nothing can be posted to."""
         self._url = _parse(url)
-        self._client = httpx.Client(timeout=timeout_s, trust_env=may_use_proxy(url))
+        self._client = httpx.Client(timeout=timeout_s, trust_env=may_use_proxy(str(self._url)))
 
     def notify(self, decision: PolicyDecision) -> None:
         """Post a decision; raises httpx.HTTPError unless it was taken."""

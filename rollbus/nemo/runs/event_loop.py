@@ -1,7 +1,7 @@
 """Run a user's code in an event loop that its own tasks do not end.
 
 A SystemExit that leaves a task ends the loop: a node of a graph that calls sys.exit would end the run. Here the loop
-goes on, so whoever awaits the task gets the exit, as any other error.
+goes on, so the code that awaits the task gets the exit, like any other error.
 """
 
 import asyncio

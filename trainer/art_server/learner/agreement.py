@@ -57,8 +57,9 @@ class AgreementCheck:
             network = model if version == base_version else load(version)
             if network is None:
                 continue
-            agreement = measure(network, source, version, chosen[:LATER_TURNS] if source in self._agreed else chosen)
-            if source in self._agreed and not agreement.difference <= most:
+            looked_at = chosen[: LATER_TURNS if source in self._agreed else FIRST_TURNS]
+            agreement = measure(network, source, version, looked_at)
+            if not agreement.difference <= most and len(looked_at) < len(chosen):  # NaN is no agreement
                 agreement = measure(network, source, version, chosen)
             if agreement.is_beyond(most):
                 others = sorted({version - 1, version + 1, 0} - {version, -1})

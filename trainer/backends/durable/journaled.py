@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.durable.appending import append_line, read_entries
+from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.retention import expendable
 from rollbus.trainer.backends.jobs import JobBackend
 from rollbus.trainer.backends.model_settings import Retention
@@ -54,14 +55,26 @@ class Weights:
 class JournaledBackend(JobBackend):
     """Keeps the journal; a subclass trains."""
 
-    def __init__(self, model: str, folder: Path | None, *, base_checkpoint: str = "") -> None:
+    def __init__(
+        self, model: str, folder: Path | None, *, base_checkpoint: str = "", lock: FolderLock | None = None
+    ) -> None:
+        """`lock` is the folder's, where one process alone may use it; it is released if the journal is damaged."""
         super().__init__(model)
         self._journal = folder / JOURNAL_NAME if folder else None
+        self._lock = lock
         self.weights_tree = Weights(checkpoints={0: base_checkpoint})
         if self._journal is not None:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            for entry in read_entries(self._journal):
-                self._apply(entry)
+            try:
+                for entry in read_entries(self._journal):
+                    self._apply(entry)
+            except BaseException:
+                self._release_folder()
+                raise
+
+    def _release_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     async def is_healthy(self) -> bool:
         """Return True: there is nothing to break."""

@@ -81,12 +81,7 @@ class ServerlessBackend(JournaledBackend):
         self._base_step = 0
         """Of version 0 at the service."""
         self._service_model: ServiceModel | None = None
-        self._lock = FolderLock(directory)
-        try:
-            super().__init__(model, directory)
-        except BaseException:
-            self._lock.close()
-            raise
+        super().__init__(model, directory, lock=FolderLock(directory))
 
     @property
     def service_model(self) -> ServiceModel:
@@ -173,7 +168,7 @@ class ServerlessBackend(JournaledBackend):
         self._follower.end()
         await super().close()
         await self.service.close()
-        self._lock.close()
+        self._release_folder()
 
     async def _train_batch(self, request: TrainRequest, began_s: float) -> TrainResult:
         require_supported(request.config, request.trajectories)

@@ -85,12 +85,7 @@ class TinkerBackend(JournaledBackend):
         self._open_run: tuple[int, TrainingRun] | None = None
         """The run of the last step, and the version that it is at."""
         self._served_before: int | None = None
-        self._lock = FolderLock(directory)
-        try:
-            super().__init__(model.name, directory)
-        except BaseException:
-            self._lock.close()
-            raise
+        super().__init__(model.name, directory, lock=FolderLock(directory))
         self.max_tokens = model.max_tokens or 0
         """Known after `start`."""
 
@@ -170,7 +165,7 @@ class TinkerBackend(JournaledBackend):
         if self._open_run is not None:
             await self._open_run[1].close()
         await self.service.close()
-        self._lock.close()
+        self._release_folder()
 
     async def _make_step(self, request: TrainRequest, admitted: Admitted, began_s: float) -> TrainResult:
         """Train, save, and record; the run goes on only if all of it was done."""

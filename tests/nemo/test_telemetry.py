@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,11 @@ from nat.cli.register_workflow import (
     register_eval_callback,
     register_evaluator,
     register_function,
-    register_telemetry_exporter,
 )
 from nat.data_models.config import Config
 from nat.data_models.evaluate_runtime import EvaluationRunConfig
 from nat.data_models.evaluator import EvalInput, EvaluatorBaseConfig
 from nat.data_models.function import FunctionBaseConfig
-from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.front_ends.fastapi.fastapi_front_end_plugin_worker import FastApiFrontEndPluginWorker
 from nat.plugins.eval.cli.evaluate import run_and_evaluate
 from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
@@ -33,9 +31,7 @@ from nat.runtime.session import SessionManager
 
 from rollbus.nemo.configuration import _register_components
 from rollbus.nemo.production.eval_scores import new_scores
-from rollbus.nemo.production.request_labels import identity_header_of
-from rollbus.nemo.production.telemetry import recorded_requests
-from rollbus.producers import MemorySink, init
+from rollbus.producers import MemorySink
 from rollbus.schemas.records.events import (
     AliasDeclared,
     EpisodeEnded,
@@ -47,43 +43,17 @@ from rollbus.schemas.records.events import (
 )
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.nemo.telemetry_parts import SINK, MemoryTelemetryConfig, serve_model
 from tests.nemo.world import Endpoint, document, new_run, run_epochs
 from tests.producers.integrations.agent_server import TOKENS, AgentServer
-from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 SAMPLED_TOKENS = [TOKENS["tool"], TOKENS["final"]]
-SINK: list[MemorySink] = []
-"""Where the exporter of the running test sends."""
-
-
-class MemoryTelemetryConfig(TelemetryExporterBaseConfig, name="test_rollbus"):
-    pass
-
-
-class StockConfig(FunctionBaseConfig, name="test_stock"):
-    pass
 
 
 class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
     llm: str = "policy"
     framework: LLMFrameworkEnum = LLMFrameworkEnum.LANGCHAIN
-
-
-@register_telemetry_exporter(config_type=MemoryTelemetryConfig)
-async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
-    recorder = init(sink=SINK[-1], namespace="t.", producer="nat")
-    async with recorded_requests(recorder, identity_header=identity_header_of(builder)) as exporter:
-        yield exporter
-
-
-@register_function(config_type=StockConfig)
-async def stock_function(config: StockConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
-    async def stock(item: str) -> str:
-        """Count what is in stock."""
-        return f"{item}: 7"
-
-    yield FunctionInfo.from_fn(stock, description="Count what is in stock.")
 
 
 @register_function(config_type=KeeperConfig)
@@ -108,26 +78,6 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
             yield str(chunk.content)
 
     yield FunctionInfo.create(single_fn=run, stream_fn=stream)
-
-
-@contextmanager
-def serve_model(model: AgentServer) -> Iterator[str]:
-    """Serve a scripted model; yield its address."""
-
-    class Handler(QuietHandler):
-        def do_POST(self) -> None:
-            answer: Any = model._make_answer(self.read_json())
-            if not isinstance(answer, list):
-                self.answer(answer)
-                return
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.end_headers()
-            lines = [*(json.dumps(chunk) for chunk in answer), "[DONE]"]
-            self.wfile.write("".join(f"data: {line}\n\n" for line in lines).encode())
-
-    with serve(Handler) as address:
-        yield f"{address}/v1"
 
 
 @asynccontextmanager

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,36 +13,23 @@ from nat.builder.builder import Builder
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
 from nat.builder.workflow_builder import WorkflowBuilder
-from nat.cli.register_workflow import register_function, register_telemetry_exporter
+from nat.cli.register_workflow import register_function
 from nat.data_models.config import Config
 from nat.data_models.function import FunctionBaseConfig
-from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.runtime.session import SessionManager
 
-from rollbus.nemo.production.telemetry import recorded_requests
-from rollbus.producers import MemorySink, init
+from rollbus.producers import MemorySink
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.nemo.telemetry_parts import SINK, ask, serve_model
 from tests.producers.integrations.agent_server import TOKENS, AgentServer
-from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
-SINK = MemorySink()
-
-
-class MemoryTelemetryConfig(TelemetryExporterBaseConfig, name="test_rollbus"):
-    pass
 
 
 class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
     llm: str = "policy"
-
-
-@register_telemetry_exporter(config_type=MemoryTelemetryConfig)
-async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
-    async with recorded_requests(init(sink=SINK, namespace="t.", producer="nat")) as exporter:
-        yield exporter
 
 
 def stock(item: str) -> str:
@@ -68,23 +54,9 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
     yield FunctionInfo.from_fn(run)
 
 
-@contextmanager
-def serve_model(model: AgentServer) -> Iterator[str]:
-    class Handler(QuietHandler):
-        def do_POST(self) -> None:
-            self.answer(model._make_answer(self.read_json()))
-
-    with serve(Handler) as address:
-        yield f"{address}/v1"
-
-
-async def ask(manager: SessionManager, question: str) -> str:
-    async with manager.session() as session, session.run(question) as runner:
-        return str(await runner.result(to_type=str))
-
-
 async def test_two_requests_of_an_adk_agent_are_two_episodes_of_two_turns() -> None:
     discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
+    SINK.append(sink := MemorySink())
     with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
         model = {"_type": "openai", "model_name": "openai/agent", "base_url": url, "api_key": "none"}
         config = Config.model_validate(
@@ -99,7 +71,7 @@ async def test_two_requests_of_an_adk_agent_are_two_episodes_of_two_turns() -> N
             answers = await asyncio.gather(*(ask(manager, f"How many, {name}?") for name in ("ada", "bob")))
             await manager.shutdown()
     assert answers == ["There are 7."] * 2
-    events = [event for event in SINK.records("episode-events") if isinstance(event, Event)]
+    events = [event for event in sink.records("episode-events") if isinstance(event, Event)]
     starts = [event.episode_id for event in events if isinstance(event, EpisodeStarted)]
     assert len(starts) == 2, json.dumps(starts)
     for episode_id in starts:

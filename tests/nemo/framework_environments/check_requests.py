@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,51 +11,25 @@ from nat.builder.builder import Builder
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
 from nat.builder.workflow_builder import WorkflowBuilder
-from nat.cli.register_workflow import register_function, register_telemetry_exporter
+from nat.cli.register_workflow import register_function
 from nat.data_models.config import Config
 from nat.data_models.function import FunctionBaseConfig
-from nat.data_models.telemetry_exporter import TelemetryExporterBaseConfig
 from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.runtime.session import SessionManager
 
-from rollbus.nemo.production.telemetry import recorded_requests
-from rollbus.producers import MemorySink, init
+from rollbus.producers import MemorySink
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.nemo.telemetry_parts import SINK, ask, serve_model
 from tests.producers.integrations.agent_server import TOKENS, AgentServer
-from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
-SINK: list[MemorySink] = []
-
-
-class MemoryTelemetryConfig(TelemetryExporterBaseConfig, name="test_rollbus"):
-    pass
-
-
-class StockConfig(FunctionBaseConfig, name="test_stock"):
-    pass
 
 
 class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
     llm: str = "policy"
     framework: LLMFrameworkEnum
     streamed: bool = False
-
-
-@register_telemetry_exporter(config_type=MemoryTelemetryConfig)
-async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
-    async with recorded_requests(init(sink=SINK[-1], namespace="t.", producer="nat")) as exporter:
-        yield exporter
-
-
-@register_function(config_type=StockConfig)
-async def stock_function(config: StockConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
-    async def stock(item: str) -> str:
-        """Count what is in stock."""
-        return f"{item}: 7"
-
-    yield FunctionInfo.from_fn(stock, description="Count what is in stock.")
 
 
 async def ask_agno(llm: Any, tools: list[Any], question: str, *, streamed: bool) -> str:
@@ -142,26 +115,6 @@ class Policy(AgentServer):
             return super()._make_answer(body)
         self.final = "Thought: I know.\nFinal Answer: There are 7."
         return super()._make_answer({**body, "messages": [*body["messages"], {"role": "tool"}]})
-
-
-@contextmanager
-def serve_model(model: AgentServer) -> Iterator[str]:
-    class Handler(QuietHandler):
-        def do_POST(self) -> None:
-            answer: Any = model._make_answer(self.read_json())
-            if not isinstance(answer, list):
-                self.answer(answer)
-                return
-            lines = [*(json.dumps(chunk) for chunk in answer), "[DONE]"]
-            self.answer_text("".join(f"data: {line}\n\n" for line in lines), "text/event-stream")
-
-    with serve(Handler) as address:
-        yield f"{address}/v1"
-
-
-async def ask(manager: SessionManager, question: str) -> str:
-    async with manager.session() as session, session.run(question) as runner:
-        return str(await runner.result(to_type=str))
 
 
 MODELS = [

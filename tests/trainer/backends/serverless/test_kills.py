@@ -77,7 +77,7 @@ async def train_until_killed(scene: ServerlessScene, killer: Killer, request: Tr
     with suppress(UnavailableError):
         await backend.start()
         await submit_and_wait(backend, request)
-    backend._lock.close()
+    backend._release_folder()
     await backend.service.close()
 
 

@@ -56,7 +56,7 @@ async def train_until_killed(service: MemoryTinker, folder: Path, killer: Killer
     with suppress(UnavailableError):
         await backend.start()
         await submit_and_wait(backend, request)
-    backend._lock.close()
+    backend._release_folder()
 
 
 async def train_undisturbed(service: MemoryTinker, folder: Path, request: TrainRequest) -> TinkerBackend:

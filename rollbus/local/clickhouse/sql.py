@@ -23,7 +23,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-
 """A quote that is never closed extends to the end, so that each byte is read once."""
 _HEREDOC = re.compile(rb"(?=(\$\w*\$))")
 _KINDS = ("skip", "string", "heredoc", "name", "other")

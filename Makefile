@@ -8,7 +8,7 @@ FUZZ ?= 100000
 PYTHONS ?= .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo demo-game finetune-demo test faults fuzz audit dist docs check format lint types package-tree clean
+.PHONY: help setup model demo demo-game test faults fuzz audit dist docs check format lint types package-tree clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' Makefile tests/Makefile benchmarks/Makefile | column -t -s @
@@ -25,16 +25,13 @@ demo: model ## Watch a language model learn a job from late verdicts in its traf
 demo-game: setup ## Watch a tiny model get better at tic-tac-toe from its own games (about 10 minutes)
 	@$(PYTHON_BIN)/rollbus demo --job game
 
-finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
-	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
-
 test: setup ## Run every test, on real Kafka, ClickHouse's engine and ART
 	@$(MAKE) --no-print-directory -f tests/Makefile test
 
 test-%: setup
 	@$(MAKE) --no-print-directory -f tests/Makefile $@
 
-bench-% simulate-% gpu-%: setup
+bench-% gpu-%: setup
 	@$(MAKE) --no-print-directory -f benchmarks/Makefile $@
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about half an hour)

@@ -1,8 +1,8 @@
-"""Time the sink against bare inserts of the same blocks, and every saved question over generated trajectories.
+"""Time the sink against bare inserts of the same blocks, and what is asked over generated trajectories.
 
 python -m benchmarks.analytics.run [trajectories] [rounds]
 
-No number here is a test. Without trajectories (0) only the sink is timed.
+No number here is a test. Without trajectories (0) only the sink is timed, without rounds (0) only the questions.
 """
 
 import asyncio
@@ -11,28 +11,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.progress import track
 
-from benchmarks.analytics.expected_answers import expected, summary
-from benchmarks.analytics.generate import fill
 from benchmarks.analytics.page import time_page, views_of, views_of_questions
-from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
-from rollbus.consumers.clickhouse.questions.saved_questions import LIMITS, bind, list_queries
+from benchmarks.common import running
+from rollbus.consumers.clickhouse.questions.saved_questions import list_queries
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.tether import tethered
 from rollbus.stack_settings import HOST
+from tests.trajectories.generate import fill
+from tests.trajectories.shape import NAMESPACE, REPLAY
 
-SLOWEST_MS, SLOWEST_LINEAGE_MS = 1_000, 100
-ROUNDS = 3
 POLL_S = 0.05
 IDLE_S, MERGES_END_S = 3.0, 90.0
 
@@ -42,27 +37,15 @@ def main(trajectories: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), find_free_port()
         kafka = kafka_service(folder=folder / "kafka", client_port=find_free_port())
-        clickhouse = clickhouse_service(folder=folder / "clickhouse", port=port)
-        processes = [
-            ServiceProcess(kafka, log_path=folder / "kafka.log", prefix=tethered()),
-            ServiceProcess(clickhouse, log_path=folder / "clickhouse.log", prefix=tethered()),
-        ]
-        try:
-            for process in processes:
-                process.start()
-            for process in processes:
-                process.wait_until_healthy()
+        with running(folder, [kafka, clickhouse_service(folder=folder / "clickhouse", port=port)]):
             if rounds:
                 asyncio.run(compare_sink(kafka.address, port, rounds))
             if trajectories:
                 time_questions(port, trajectories)
-        finally:
-            for process in processes:
-                process.stop()
 
 
 def time_questions(port: int, trajectories: int) -> None:
-    """Print the time of every saved question, the best of three, slowest first."""
+    """Print what the page and every saved question take."""
     settings = ClickHouseSettings(host=HOST, port=port, database="questions", timeout_s=300)
     migrate(settings)
     client = ClickHouse(settings)
@@ -72,24 +55,9 @@ def time_questions(port: int, trajectories: int) -> None:
         del table
     wait_for_merges(client)
     print(f"{trajectories} trajectories made in {time.perf_counter() - start_s:.0f} s, {size(client)}")
-    for name, answer in expected(trajectories).items():
-        columns, rows = client.query(*question_sql(name, trajectories))
-        rows_summary = summary(name, [dict(zip(columns, row, strict=True)) for row in rows])
-        if rows_summary != answer:
-            raise SystemExit(f"{name} gives {rows_summary}, expected {answer}")
-    times = {query.name: best_ms(client, query.name, trajectories) for query in list_queries()}
-    of_questions = views_of_questions(
-        {query.name: question_sql(query.name, trajectories)[1] for query in list_queries()}
-    )
-    time_page(settings, [*views_of(*middle_case(client, trajectories)), *of_questions])
+    values = {query.name: values_of(query.name, trajectories) for query in list_queries()}
+    time_page(settings, [*views_of(*middle_case(client, trajectories)), *views_of_questions(values)])
     client.close()
-    print(f"saved questions over {trajectories} trajectories, best of {ROUNDS}:")
-    for name, milliseconds in sorted(times.items(), key=lambda item: -item[1]):
-        allowed = SLOWEST_LINEAGE_MS if name.startswith("lineage") else SLOWEST_MS
-        print(
-            f"  {name:28} {milliseconds:7.0f} ms  {milliseconds / allowed:5.2f} × of {allowed} ms"
-            f"{'' if milliseconds < allowed else '  above'}"
-        )
 
 
 def middle_case(client: ClickHouse, trajectories: int) -> tuple[str, str, str, str]:
@@ -126,19 +94,8 @@ def size(client: ClickHouse) -> str:
     return f"{rows:,} rows in {parts} parts, {size}"
 
 
-def best_ms(client: ClickHouse, name: str, trajectories: int) -> float:
-    """Return the shortest of a few answers."""
-    sql, values = question_sql(name, trajectories)
-    seconds = []
-    for _ in range(ROUNDS):
-        start_s = time.perf_counter()
-        client.query(sql, values, LIMITS)
-        seconds.append(time.perf_counter() - start_s)
-    return min(seconds) * 1000
-
-
-def question_sql(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
-    """Return a question with parameters that hit something in the middle of the data."""
+def values_of(name: str, trajectories: int) -> dict[str, str]:
+    """Return values for a question's parameters that hit something in the middle of the data."""
     query = next(query for query in list_queries() if query.name == name)
     middle = trajectories // 2 // 128 * 128
     values = {
@@ -146,15 +103,14 @@ def question_sql(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
         "episode": identifier("e", middle + 25),
         "id": identifier("e", middle + 25) + ("2" if name == "lineage_of_event" else ""),
         "group": identifier("g", middle // 8 + 3),
-        "step": middle // 128 + 1,
+        "step": str(middle // 128 + 1),
         "value": "user-77",
-        "version": middle // 128,
+        "version": str(middle // 128),
         "replay": REPLAY,
         "other": REPLAY,
     }
     parameter_names = {parameter.name for parameter in query.parameters}
-    bound = bind(query, {key: value for key, value in values.items() if key in parameter_names})
-    return query.statement(bound), bound
+    return {key: value for key, value in values.items() if key in parameter_names}
 
 
 def identifier(kind: str, number: int) -> str:

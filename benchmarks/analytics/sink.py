@@ -2,7 +2,6 @@
 
 The sink's time is the whole path: from the poll that brings its first records to the commit of its last offsets. Bare
 is one insert after the other by the same client, of blocks whose columns were made before: encoding, sending, waiting.
-*Sent* leaves encoding out, too, and is only told: bodies made before, which the server alone works on.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from benchmarks.common import at_least
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaSinkLog
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
@@ -87,27 +87,23 @@ class Took:
 
 async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
     """Print rows per second of the sink and of bare inserts, in turn, and the ratio beside its target."""
-    rates: dict[str, list[float]] = {"bare": [], "sent": [], "sink": []}
+    ratios, variants = [], ("bare", "sink")
     for number in range(rounds):
         settings = sink_settings(bootstrap_servers, port, f"bench-{number}.")
         await fill_log(settings, number)
         blocks = await blocks_of(settings)
-        rows = sum(len(block.rows) for block in blocks)
-        variants = list(rates)
-        for variant in variants[number % 3 :] + variants[: number % 3]:
+        rows, took = sum(len(block.rows) for block in blocks), dict[str, Took]()
+        for variant in variants if number % 2 else reversed(variants):
             used = sink_settings(bootstrap_servers, port, settings.namespace)
             migrate(used.clickhouse)
-            took = await (timed_sink(used) if variant == "sink" else timed_bare(used.clickhouse, blocks, variant))
-            rates[variant].append(rows / took.seconds)
-            print(
-                f"  round {number}: {variant:4} {rows / took.seconds:9.0f} rows/s "
-                f"({rows} rows in {len(blocks)} blocks: {took.seconds:.2f} s, {took.cpu_s:.2f} s of processor here)"
-            )
-    speed = {variant: statistics.median(variant_rates) for variant, variant_rates in rates.items()}
-    print(
-        f"sink {speed['sink']:.0f} rows/s: {speed['sink'] / speed['bare']:.2f} × bare inserts of the same blocks "
-        f"(target {TARGET}), {speed['sink'] / speed['sent']:.2f} × of bodies encoded before"
-    )
+            took[variant] = await timed_sink(used) if variant == "sink" else timed_bare(used.clickhouse, blocks)
+        ratios.append(took["bare"].seconds / took["sink"].seconds)
+        for variant in variants:
+            seconds, cpu_s = took[variant].seconds, took[variant].cpu_s
+            costs = f"{rows / seconds:.0f} rows/s, {cpu_s / rows * 1e6:.1f} CPU µs a row on this side"
+            print(f"  round {number}, {variant}: {costs} ({rows} rows in {len(blocks)} blocks)", flush=True)
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    print(at_least("sink × bare inserts of the same blocks", statistics.median(ratios), TARGET, spread))
 
 
 def sink_settings(bootstrap_servers: str, port: int, namespace: str) -> SinkSettings:
@@ -167,13 +163,12 @@ def ready(rows: Sequence[Row]) -> Sequence[Row]:
     return PreparedRows(rows.fill, rows.place, rows.records, rows.offsets, rows.timestamps, arrays=rows.columns())
 
 
-async def timed_bare(settings: ClickHouseSettings, blocks: Sequence[Insert], variant: str) -> Took:
-    """Return how long the inserts alone take; `sent` leaves their encoding out."""
+def timed_bare(settings: ClickHouseSettings, blocks: Sequence[Insert]) -> Took:
+    """Return how long the inserts alone take."""
     client = ClickHouse(settings)
-    encoded = [client.encoding(block)() for block in blocks] if variant == "sent" else None
     began, cpu = time.perf_counter(), time.process_time()
-    for number, block in enumerate(blocks):
-        client.send(client.encoding(block)() if encoded is None else encoded[number])
+    for block in blocks:
+        client.send(client.encoding(block)())
     took = Took(time.perf_counter() - began, time.process_time() - cpu)
     client.close()
     return took

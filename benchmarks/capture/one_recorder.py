@@ -1,11 +1,10 @@
-"""Time one recorder on the caller's thread, and the client's own validation, and print both as JSON.
+"""Time one recorder on the caller's thread, and print it as JSON.
 
 python -m benchmarks.capture.one_recorder <variant> <calls>
 
 CPU time of the calling thread: what other threads of the recorder do is not in it, nor what other programs take.
 """
 
-import functools
 import gc
 import json
 import random
@@ -14,10 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from openai._models import construct_type  # what the client itself calls on every answer
-from openai.types.chat import ChatCompletion
-
-from benchmarks.capture.answer import encoded
 from benchmarks.capture.variants import VARIANTS, bare
 
 WARM_UP = 30
@@ -50,13 +45,10 @@ def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, l
 def main(variant: str, calls: int) -> None:
     """Measure and print: for each kind of call what it takes bare, and recorded."""
     recorded_calls, bare_calls = VARIANTS[variant]().calls(), bare().calls()
-    data = json.loads(encoded())
-    validate = functools.partial(construct_type, type_=ChatCompletion, value=data)
     times_by_call = {
         kind: times_us({"bare": bare_calls[kind], "recorded": call}, calls if kind == "answer" else calls // 5)
         for kind, call in recorded_calls.items()
     }
-    times_by_call["answer"] |= times_us({"validation": validate}, calls)
     print(json.dumps(times_by_call))
 
 

@@ -6,12 +6,13 @@ python -m benchmarks.capture.throughput [seconds] [turns per second]
 import asyncio
 import sys
 import time
-from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from openai._models import construct_type  # what the client itself makes of an answer
+from openai.types.chat import ChatCompletion
 
 from benchmarks.capture.answer import MODEL, body, prompt
-from benchmarks.streams.broker import broker
+from benchmarks.common import at_most, broker
 from rollbus.producers import Recorder, init
 from rollbus.producers.capture.chat import CHAT
 from rollbus.producers.turns.turn_record import Exchange
@@ -23,24 +24,10 @@ TURNS_PER_SECOND = 1000
 FLUSH_S = 60.0
 
 
-class Answer:
-    """An answer with attributes, as the client gives it."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        """Take the fields over."""
-        self.__dict__.update({key: _attributes(value) for key, value in fields.items()})
-
-
-def _attributes(value: Any) -> Any:
-    if isinstance(value, dict):
-        return Answer(value)
-    return [_attributes(element) for element in value] if isinstance(value, list) else value
-
-
 def produce(recorder: Recorder, seconds: float, rate: int) -> int:
     """Record turns at this rate, or as fast as it goes where that is less; return how many."""
     request = {"model": MODEL, "messages": prompt()[:1]}
-    answer = CHAT.read_response(_attributes(body(TOKENS)))
+    answer = CHAT.read_response(construct_type(type_=ChatCompletion, value=body(TOKENS)))
     start, turns = time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < seconds:
         if turns > elapsed * rate:
@@ -67,18 +54,15 @@ def main(seconds: float = 60.0, rate: int = TURNS_PER_SECOND) -> None:
     with broker() as running:
         asyncio.run(_make_topics(running.bootstrap_servers))
         recorder = init(bootstrap_servers=running.bootstrap_servers, namespace="bench.")
-        start, cpu, producer_s = time.monotonic(), time.process_time(), time.thread_time()
+        start, cpu_s, producer_s = time.monotonic(), time.process_time(), time.thread_time()
         turns = produce(recorder, seconds, rate)
-        took, waiting = time.monotonic() - start, recorder.counters["events_queued"]
-        whole = recorder.close(FLUSH_S)
+        took_s = time.monotonic() - start
+        recorder.close(FLUSH_S)
         producer_s = time.thread_time() - producer_s
-        delivering = time.process_time() - cpu - producer_s
+        delivering_s = time.process_time() - cpu_s - producer_s
         dropped = recorder.counts.total("events_dropped")
-        print(f"{turns} turns of {TOKENS} tokens in {took:.0f} s: {turns / took:.0f} turns/s, {dropped} events dropped")
-        each_us, delivering_us = producer_s / turns * 1e6, delivering / turns * 1e6
-        print(f"  CPU per turn: {each_us:.0f} µs where it is recorded, {delivering_us:.0f} µs to deliver it")
-        print(f"  {waiting} events waited at the end, all out afterwards: {whole}")
-        print("  target: 1000 turns/s for a minute, nothing dropped at default limits")
+    costs = f"{producer_s / turns * 1e6:.0f} CPU µs a turn to record, {delivering_s / turns * 1e6:.0f} to deliver"
+    print(at_most("events dropped", dropped, 0, f"{turns} turns of {TOKENS} tokens, {turns / took_s:.0f}/s; {costs}"))
 
 
 if __name__ == "__main__":

@@ -76,14 +76,6 @@ def opentelemetry() -> Clients:
     return _of(_client(), _async_client())
 
 
-def openinference() -> Clients:
-    """Return clients under OpenInference's instrumentation of the OpenAI client."""
-    from openinference.instrumentation.openai import OpenAIInstrumentor
-
-    OpenAIInstrumentor().instrument(tracer_provider=_tracing())
-    return _of(_client(), _async_client())
-
-
 def bare() -> Clients:
     """Return clients that nobody records, also where recorders have replaced their methods."""
     client, async_client = _client(), _async_client()
@@ -97,9 +89,7 @@ def _of(client: Any, async_client: Any) -> Clients:
     return Clients(client.chat.completions.create, async_client.chat.completions.create)
 
 
-VARIANTS: dict[str, Callable[[], Clients]] = {
-    variant.__name__: variant for variant in (ours, langfuse, opentelemetry, openinference)
-}
+VARIANTS: dict[str, Callable[[], Clients]] = {variant.__name__: variant for variant in (ours, langfuse, opentelemetry)}
 
 
 def _client() -> openai.OpenAI:
@@ -157,41 +147,21 @@ class _NoSink:
 
 
 def _tracing() -> Any:
-    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-
-    class NoExporter(SpanExporter):
-        """Takes everything and keeps nothing."""
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            """Refuse nothing."""
-            return SpanExportResult.SUCCESS
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(NoExporter()))
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
     return provider
 
 
 def _logging() -> Any:
     from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
-
-    class NoExporter(LogRecordExporter):
-        """Takes everything and keeps nothing."""
-
-        def export(self, batch: Sequence[Any]) -> LogRecordExportResult:
-            """Refuse nothing."""
-            return LogRecordExportResult.SUCCESS
-
-        def shutdown(self) -> None:
-            """Nothing to let go of."""
-
-        def force_flush(self, timeout_millis: int = 0) -> bool:
-            """Nothing waits."""
-            return True
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, InMemoryLogRecordExporter
 
     provider = LoggerProvider()
-    provider.add_log_record_processor(BatchLogRecordProcessor(NoExporter()))
+    provider.add_log_record_processor(BatchLogRecordProcessor(InMemoryLogRecordExporter()))
     return provider
 
 

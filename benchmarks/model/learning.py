@@ -82,7 +82,6 @@ class Trial:
     """What a trial may change."""
 
     job: type[RoutingJob] = RoutingJob
-    rank: int = RANK
     rate: float = LEARNING_RATE
     group_size: int = GROUP_SIZE
     groups: int = GROUPS_PER_STEP
@@ -101,13 +100,8 @@ class Trial:
 TRIALS = {
     "default": Trial(),
     "no-kl": Trial(kl=0.0),
-    "kl-0.01": Trial(kl=0.01),
     "rate-4e-4": Trial(rate=4e-4),
-    "rank-4": Trial(rank=4),
-    "rank-64": Trial(rank=64),
     "two-updates": Trial(updates=2, kl=0.0),
-    "four-attempts": Trial(group_size=4, groups=16),
-    "sixteen-attempts": Trial(group_size=16, groups=4),
     "single": Trial(group_size=1, groups=64),
     "single-32": Trial(group_size=1, groups=32),
     "single-16": Trial(group_size=1, groups=16),
@@ -136,7 +130,7 @@ class Policy:
         config = read_config(base, max_tokens=self._max_tokens)
         self._tokenizer = load_tokenizer(base)
         self._place_hint = HintPlace(self._tokenizer)
-        lora = LoraConfig(rank=trial.rank, alpha=2 * trial.rank)
+        lora = LoraConfig(rank=RANK, alpha=2 * RANK)
         precision = choose_precision("auto", device)
         self._loader = ModelLoader(config, precision=precision, lora=lora, base=base, device=device)
         self._base = folder / "0"

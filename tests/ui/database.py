@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from benchmarks.analytics import generate, shape
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from tests.trajectories import generate, shape
 
 TRAJECTORIES = 12_800
 LONG = 20_001

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from benchmarks.delivery.worlds import choose
 from rollbus.estimates.sample import read_rescored
 from rollbus.health.reading import open_health
 from rollbus.runtime.kafka.reading import read_from
@@ -29,6 +28,7 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_score, make_trajectory, make_version
 from tests.console import ROLLBUS
+from tests.estimates.worlds import choose
 from tests.services.commands import say_in_thread, say_installed, write_config
 from tests.services.streams.fixtures import read_topic, send, stream_settings
 from tests.web import QuietHandler, serve

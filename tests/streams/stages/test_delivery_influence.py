@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.delivery.adversary import Attack, Balances, attack
 from rollbus.schemas.records.delivery import is_drawn, route
 from rollbus.streams.stages.delivery.evidence.balance import Balance, may_count
 from rollbus.streams.stages.delivery.metric_verdicts import findings
@@ -143,24 +142,3 @@ def test_a_principal_may_have_all_of_its_share_of_an_arm() -> None:
     mine, everybody = Balance(serving=28, expected=14, variance=100), Balance(serving=99)
     assert may_count(mine, everybody, is_canary=False, share=0.5, most=0.29)
     assert not may_count(mine.add(is_canary=False, share=0.5), everybody, is_canary=False, share=0.5, most=0.29)
-
-
-def test_the_arrays_of_the_adversary_are_the_products_balance() -> None:
-    chance, arrays, balance = np.random.default_rng(3), Balances(1), Balance()
-    for _ in range(2_000):
-        share, is_canary = float(chance.choice([0.02, 0.1, 0.3])), bool(chance.random() < 0.2)
-        shares, canary = np.array([share]), np.array([is_canary])
-        mine = may_count(balance, Balance(), is_canary=is_canary, share=share, most=1.0)
-        assert mine == bool(arrays.is_by_chance(canary, shares)[0])
-        if mine:
-            balance = balance.add(is_canary=is_canary, share=share)
-            arrays.add(np.array([True]), canary, shares)
-    assert 0 < balance.canary < 400
-
-
-def test_a_tenth_of_the_episodes_decides_nothing_by_dropping_episodes() -> None:
-    """Without a bound it stops a canary that is better by 5 points in all runs; `make bench-delivery` has the table."""
-    plan = Attack(0.1, 0.05, chooses=True)
-    assert attack(plan, runs=10, seed=7).stopped.sum() == 0
-    unbounded = Attack(0.1, 0.05, chooses=True, is_bounded=False, may_decide=True)
-    assert attack(unbounded, runs=10, seed=7).stopped.sum() == 10

@@ -1,7 +1,7 @@
 """With TRL's settings our loss is TRL's: the same value and gradient on the same tokens.
 
-The numbers are those of TRL's own code, written down by `benchmarks/trainer/trl_losses.py` with the version named in
-the file; `make bench-trainer` computes them again, in TRL's environment, and compares.
+The numbers are those of TRL's own code, written down by `trl_losses.py` with the version named in
+the file; `make bench-model` computes them again, in TRL's environment, and compares.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Weights, masks and advantages are verl's: the same numbers on the same tokens.
 
-verl's own functions wrote them down by `benchmarks/trainer/verl_masks.py`, with the version named in the file.
+verl's own functions wrote them down by `tests/trainer/grpo/verl_masks.py`, with the version named in the file.
 """
 
 import json

@@ -5,9 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from benchmarks.delivery.simulation import ALPHA, Arms, World, gamed, simulate, two_in_a_row
 from rollbus.streams.stages.delivery.evidence.effect import Effect, Stratum
 from rollbus.streams.stages.delivery.evidence.verdict import judge
+from tests.streams.stages.delivery.evidence.simulation import ALPHA, Arms, World, gamed, simulate, two_in_a_row
 
 NULLS = {
     "steady": World(),

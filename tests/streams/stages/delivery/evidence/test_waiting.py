@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.delivery.late_canaries import NAIVE, WORLDS, LateWorld, play
 from rollbus.streams.stages.delivery.evidence.waiting import LEAST_REWARDS, Delays, choose_wait
+from tests.streams.stages.delivery.evidence.late_canaries import NAIVE, LateWorld, play
 
 ALPHA = 0.05
 HOUR_MS = 3_600_000
@@ -53,13 +53,13 @@ def test_ages_are_kept_to_two_digits_and_never_too_short() -> None:
 
 @pytest.mark.slow
 def test_waiting_for_late_rewards_keeps_a_good_canary() -> None:
-    _require_few_errors("praise of the canary is late", runs=3, naive_runs=3)
+    _require_few_errors(runs=3, naive_runs=3)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_few_canaries_with_late_rewards_are_judged_wrongly() -> None:
-    _require_few_errors("praise of the canary is late", runs=200, naive_runs=40)
+    _require_few_errors(runs=200, naive_runs=40)
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_a_canary_that_is_worse_is_stopped_although_its_rewards_come_later() -> 
     assert [course.now.reason for course in ended] == ["worse:reward"] * 2
 
 
-def _require_few_errors(name: str, *, runs: int, naive_runs: int) -> None:
-    world = WORLDS[name]
+def _require_few_errors(*, runs: int, naive_runs: int) -> None:
+    world = LateWorld()  # both versions earn the same, and praise of the canary is late
     courses = [play(world, seed) for seed in range(runs)]
     wrong = [course for course in courses if course.now.action == "quarantine" or "better" in course.verdicts]
     assert len(wrong) <= ALPHA * runs

@@ -1,4 +1,4 @@
-"""The desk's tickets, answered by a real language model: a bandit whose truth is a sum. `coverage` uses it.
+"""The desk's tickets, answered by a real language model: a bandit whose truth is a sum.
 
 An answer is one token, and earns 1 if it is the team that a colleague named. So what a version truly earns is the mean,
 over the tickets, of the probability that it gives to that team's token. How far it has moved is a sum over the whole
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.delivery.worlds import KnownDrift, KnownWorld
 from rollbus.demo.routing import prompt
 from rollbus.demo.routing.customers import verdict_of
 from rollbus.demo.routing.tickets import TRAFFIC
@@ -34,6 +33,7 @@ from rollbus.trainer.art_server.endpoint.tokenizer import load_tokenizer, render
 from rollbus.trainer.art_server.model.config import ModelConfig, read_config
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.art_server.model.precision import choose_precision
+from tests.estimates.worlds import KnownDrift, KnownWorld
 
 TICKETS = 100
 AT_ONCE = 20

@@ -1,6 +1,6 @@
 """Processor time of short commands, in turns with Python alone and with the libraries that each of them loads.
 
-    make bench-commands          python -m benchmarks.cli.run [ROUNDS]
+    make bench-commands          python -m benchmarks.commands [ROUNDS]
 
 They run in an empty folder where no service runs, so what is counted is their start. On a machine with other work every
 figure grows alike: look at the ratios to `libraries`.
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.trainer.verdicts import at_most, reported
+from benchmarks.common import at_most, reported
 
 TARGET_S = 0.5
 ROLLBUS = str(Path(sys.executable).with_name("rollbus"))

@@ -133,34 +133,7 @@ def play(world: LateWorld, seed: int) -> Canary:
 
 
 SHORT_MS = 20_000
-WORLDS = {
-    "praise of the canary is late": LateWorld(),
-    "blame of the canary is late": LateWorld(late="blame"),
-    "praise of the serving version is late": LateWorld(serving_delay_ms=40_000, canary_delay_ms=10_000),
-}
-"""No difference in any of them."""
 NAIVE: dict[str, dict[str, Any]] = {
     "every episode after 20 s": {"wait_ms": SHORT_MS},
     "outstanding as zero, after 20 s": {"wait_ms": SHORT_MS, "is_zero": True},
 }
-
-
-def main(runs: int = 100) -> None:
-    """Print the table of docs/delivery-statistics.md."""
-    print("| no difference, rewards late | counted | called worse | called better | wait at the end |")
-    print("|---|---|---|---|---|")
-    for name, world in WORLDS.items():
-        for how, changes in ({"by the delay curves": dict[str, Any]()} | NAIVE).items():
-            courses = [play(replace(world, **changes), seed) for seed in range(runs)]
-            worse = sum(course.now.action == "quarantine" for course in courses) / runs
-            better = sum("better" in course.verdicts for course in courses) / runs
-            waits = sorted(course.state.head.wait_ms or course.world.wait_ms for course in courses)
-            print(
-                f"| {name} | {how} | {worse:.1%} | {better:.1%} | {waits[len(waits) // 2] / 1000:.0f} s |", flush=True
-            )
-
-
-if __name__ == "__main__":
-    import sys
-
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

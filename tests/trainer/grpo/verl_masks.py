@@ -3,8 +3,8 @@
 Runs in an environment with torch, numpy, omegaconf and `verl==0.9.1` installed without its dependencies: its functions
 are called as they are, and what they import for distributed runs only is replaced by empty modules.
 
-    python benchmarks/trainer/verl_masks.py --write tests/trainer/grpo/verl_masks.json
-    python benchmarks/trainer/verl_masks.py --check tests/trainer/grpo/verl_masks.json
+    python tests/trainer/grpo/verl_masks.py --write tests/trainer/grpo/verl_masks.json
+    python tests/trainer/grpo/verl_masks.py --check tests/trainer/grpo/verl_masks.json
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """A number → a database as that many trajectories leave it, made by ClickHouse itself from the row number alone.
 
 Trajectory i belongs to group i / 8, which belongs to batch and step i / 128; the newest hundredth is still pending. The
-rows are as the sink makes them; what stands in them is in `shape`, and what is known of it in `expected_answers`.
+rows are as the sink makes them; what is in them is in `shape`.
 """
 
 from collections.abc import Iterator
 
-from benchmarks.analytics.shape import (
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from tests.trajectories.shape import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
     NAMESPACE,
@@ -15,7 +16,6 @@ from benchmarks.analytics.shape import (
     TABLES,
     WITH,
 )
-from rollbus.consumers.clickhouse.store.client import ClickHouse
 
 BLOCK = 102_400
 """Trajectories in one insert: whole windows, and the server's memory stays small."""

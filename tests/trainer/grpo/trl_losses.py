@@ -3,8 +3,8 @@
 Runs in the environment of TRL. `GRPOTrainer._compute_loss` is called as it is; what it asks of its trainer are plain
 numbers, and the log-probs are leaves instead of a model's, so nothing is loaded or generated.
 
-    .venv-bench-trainer/bin/python -m benchmarks.trainer.trl_losses --write tests/trainer/grpo/trl_losses.json
-    .venv-bench-trainer/bin/python -m benchmarks.trainer.trl_losses --check tests/trainer/grpo/trl_losses.json
+    .venv-bench-model/bin/python tests/trainer/grpo/trl_losses.py --write tests/trainer/grpo/trl_losses.json
+    .venv-bench-model/bin/python tests/trainer/grpo/trl_losses.py --check tests/trainer/grpo/trl_losses.json
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Many canaries at once, episode by episode: the sums of `streams.evidence.effect` as arrays, one entry per run.
 
-A test holds these arrays to the product's own arithmetic. Beside the product's test run the two that it replaces: a z
-test that is looked at after every canary episode, and one that is looked at once.
+A test holds these arrays to the product's own arithmetic. Beside the product's test runs the one that it replaces: a z
+test that is looked at after every canary episode.
 """
 
 from collections import deque
@@ -40,8 +40,6 @@ class World:
     """How much less the second of two tasks is worth; its share of the traffic goes from 0 to 1 during the run."""
     praise_late: int = 0
     """Rewards of good episodes come so many episodes later; those of bad ones at once."""
-    as_they_come: bool = False
-    """Count a reward when it comes, instead of all at one age."""
     missing: float = 0.0
     """Share of the episodes whose reward never comes."""
     alpha: float = ALPHA
@@ -62,7 +60,6 @@ class SimulationResult:
     """Episodes of both arms when the canary was certainly worse; −1 where it never was."""
     covered: Bools
     """Whether every interval on the way held the true effect."""
-    mean: Floats
 
 
 @dataclass(slots=True)
@@ -105,14 +102,9 @@ def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | N
     worse, better, naive, ended = (np.full(runs, -1) for _ in range(4))
     covered, waiting = np.ones(runs, bool), deque[Episodes]()
     for episode in range(world.episodes):
-        new_episode = _start(world, episode, began, steps[step], chance)
-        waiting.append(new_episode)
+        waiting.append(_start(world, episode, began, steps[step], chance))
         due = waiting.popleft() if len(waiting) > world.praise_late else None
-        if world.as_they_come:
-            new_episode.count(arms, new_episode.comes & ~new_episode.good)
-            if due is not None:
-                due.count(arms, due.comes & due.good)
-        elif due is not None:
+        if due is not None:
             due.count(arms, due.comes)
         n = arms.counts.sum(1)
         radius = limit(arms.variance)
@@ -123,8 +115,7 @@ def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | N
         naive = np.where((naive < 0) & (n[1] >= FIRST_LOOK) & _differs(arms), n[1], naive).astype(np.int64)
         at_step = n[1] - world.min_episodes * step
         step = np.where((at_step >= world.min_episodes) & (step < len(steps) - 1), step + 1, step)
-    mean = arms.total / np.maximum(arms.weight, 1e-12)
-    return SimulationResult(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), ended, covered, mean)
+    return SimulationResult(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), ended, covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +161,6 @@ def gamed(*, runs: int, seed: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]
     least = World().min_episodes * len(World().steps)
     promoted = np.where(judge.better < 0, never, np.maximum(judge.better, least))
     return np.where(thumbs.worse < 0, never, thumbs.worse) < promoted, thumbs.worse
-
-
-def fixed_horizon(base: float, effect: float, *, power_z: float = 0.841621) -> int:
-    """Return the canary episodes that one look at the end needs, to find an effect 8 times of 10 beside a large arm."""
-    other = base + effect
-    return int(np.ceil((Z + power_z) ** 2 * other * (1 - other) / effect**2))
 
 
 def _differs(arms: Arms) -> Bools:

@@ -18,9 +18,9 @@ async def test_one_worker_becomes_three_and_one_again(
 ) -> None:
     feeding = asyncio.create_task(traffic.send(range(60), pause_s=0.4))
     three = [await open_worker(workers, settings) for _ in range(3)]
-    for worker in three[:2]:
+    for worker, number in zip(three[:2], (signal.SIGTERM, signal.SIGINT), strict=True):
         await asyncio.sleep(2.0)
-        worker.send(signal.SIGTERM)
+        worker.send(number)
         assert await worker.ended() == 0, worker.log()
     await feeding
     await finish(three[2], traffic)

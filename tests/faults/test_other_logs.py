@@ -1,4 +1,4 @@
-"""Topics are made again and sinks wake up: no position is taken for one of another log, and no row is lost."""
+"""A sink wakes up from a freeze: no row is lost."""
 
 import asyncio
 import random
@@ -7,21 +7,16 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rollbus.consumers.clickhouse.questions.saved_questions import run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics_on_broker import delete_topics, ensure_topics
-from tests.faults.conftest import NewWorker
-from tests.faults.episodes import Traffic, numbers_until, pipeline
+from tests.faults.episodes import numbers_until
 from tests.services.clickhouse.sink_fixtures import counts, late_drops, send, wait_until_written
 from tests.services.clickhouse.sink_oracle import oracle, stored_counts
-from tests.services.commands import say_installed, write_config
 from tests.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
@@ -43,33 +38,6 @@ run_sink(settings)
 """
 """A sink that stands still between cutting ranges and noting them, the nth time."""
 NEVER = 0
-
-
-async def test_a_worker_reads_a_recreated_topic_whole_once_its_loss_is_accepted(
-    settings: StreamSettings, traffic: Traffic, workers: NewWorker, tmp_path: Path
-) -> None:
-    worker = workers(settings)
-    await worker.start()
-    await traffic.send(range(5))
-    await traffic.until_trained()
-    await worker.kill()
-    await delete_topics(settings, [EPISODE_EVENTS.full_name(settings.namespace)])
-    await ensure_topics(settings, pipeline())
-    after = Traffic(settings)
-    await after.send(range(100, 112))
-    refusing = workers(settings)
-    await refusing.start()
-    assert await refusing.ended() == 1
-    assert "was deleted and made again" in refusing.log()
-    config = write_config(
-        tmp_path, settings.kafka.bootstrap_servers, settings.namespace, worker={"event_partitions": 3}
-    )
-    command = partial(say_installed, config)
-    assert "Nothing was changed" in await command("worker accept-loss assembly")
-    assert "it is read from its beginning" in await command("worker accept-loss --yes assembly")
-    last = workers(settings)
-    await last.start()
-    await after.until_trained()
 
 
 @pytest.fixture

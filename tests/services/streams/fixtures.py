@@ -1,7 +1,6 @@
 """A small stage with state and outputs, and what the stream tests on a real broker share."""
 
 import struct
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,16 +37,14 @@ class CountStage:
 
     input = EPISODE_EVENTS
 
-    def __init__(self, name: str = "counter", *, pause_s: float = 0.0) -> None:
-        self.name, self.pause_s = name, pause_s
+    def __init__(self, name: str = "counter") -> None:
+        self.name = name
 
     def new_state(self) -> CountState:
         return CountState()
 
     def step(self, state: CountState, incoming: Incoming) -> Iterable[Outgoing]:
         record = incoming.record
-        if self.pause_s:
-            time.sleep(self.pause_s)
         if not isinstance(record, ToolCalled):
             return
         count = (state.counts.get(incoming.key) or 0) + 1

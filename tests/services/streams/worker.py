@@ -12,5 +12,5 @@ if __name__ == "__main__":
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
-    stage = CountStage(changes.pop("stage", "counter"), pause_s=changes.pop("pause_s", 0.0))
+    stage = CountStage(changes.pop("stage", "counter"))
     run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), [stage])

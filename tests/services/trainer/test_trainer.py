@@ -32,28 +32,6 @@ async def world(kafka: str, namespace: str, tmp_path: Path) -> AsyncIterator[Tra
     await world.close()
 
 
-@pytest.mark.faults
-async def test_a_trainer_killed_around_a_transaction_trains_each_batch_once(
-    world: TrainerWorld, tmp_path: Path
-) -> None:
-    """First around the transaction that closes a step alone, then around one that also opens the next."""
-    world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
-    await world.add_batches(1)
-    for die_at in ("after StepStarted", "before StepCompleted", "inside StepCompleted", "after StepCompleted"):
-        status, errors = await ended(await world.start(die_at))
-        assert status == -signal.SIGKILL, errors
-    await world.add_batches(4)
-    for side in ("between", "inside", "after"):
-        status, errors = await ended(await world.start(f"{side} StepCompleted+StepStarted"))
-        assert status == -signal.SIGKILL, errors
-    last = await world.start()
-    await world.wait_for_steps(5)
-    last.send_signal(signal.SIGTERM)
-    status, errors = await ended(last)
-    assert status == 0, errors
-    await world.check()
-
-
 async def reach(process: asyncio.subprocess.Process, words: bytes) -> None:
     """Read what a process writes until it says this."""
     assert process.stderr is not None

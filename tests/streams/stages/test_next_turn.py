@@ -196,18 +196,21 @@ def test_the_last_turn_is_kept_of_conversations_alone() -> None:
     assert not [key for key, row in flow.assembly.changelog.items() if b"plain question" in row]
 
 
-def test_turns_within_an_episode_are_answered_by_its_own_messages() -> None:
-    flow = Flow()
-    first = make_turn("e1", 1, text="BILLING", added_messages=(Message(role="user", content="where is my parcel"),))
-    second = make_turn("e1", 2, text="DELIVERY", added_messages=(Message(role="user", content="no, the parcel!"),))
-    whole = [
+def two_turn_episode() -> list[Any]:
+    """A question that is answered wrongly, the user's objection, and the second answer."""
+    return [
         make_started("e1", labels={"conversation": "c1"}),
-        first,
-        second,
+        make_turn("e1", 1, text="BILLING", added_messages=(Message(role="user", content="where is my parcel"),)),
+        make_turn("e1", 2, text="DELIVERY", added_messages=(Message(role="user", content="no, the parcel!"),)),
         make_ended("e1", 3),
         make_closed("e1", 4),
     ]
+
+
+def test_turns_within_an_episode_are_answered_by_its_own_messages() -> None:
+    flow = Flow()
     flow.say(spoken("c1", "e1", "where is my parcel"))
+    _, first, second, *_ = whole = two_turn_episode()
     (score,) = flow.events(*whole)
     assert (score.value, score.turn_ids) == (0.0, (first.event_id, second.event_id))
     (revised,) = flow.say(spoken("c1", "e2", "thanks"))
@@ -220,17 +223,8 @@ def test_turns_within_an_episode_are_answered_by_its_own_messages() -> None:
 
 def test_a_revision_in_one_batch_keeps_the_replies_of_its_trajectory() -> None:
     flow = Flow()
-    first = make_turn("e1", 1, text="BILLING", added_messages=(Message(role="user", content="where is my parcel"),))
-    second = make_turn("e1", 2, text="DELIVERY", added_messages=(Message(role="user", content="no, the parcel!"),))
-    whole = [
-        make_started("e1", labels={"conversation": "c1"}),
-        first,
-        second,
-        make_ended("e1", 3),
-        make_closed("e1", 4),
-    ]
     flow.alias.feed(spoken("c1", "e1", None))
-    outputs = flow.assembly.feed(*whole, *flow.alias.feed(spoken("c1", "e2", "thanks")))
+    outputs = flow.assembly.feed(*two_turn_episode(), *flow.alias.feed(spoken("c1", "e2", "thanks")))
     assert kinds(outputs) == ["Trajectory", "RewardRevised"]
     scores = [out.record for out in flow.scoring.outputs(outputs)]
     assert [score.value for score in scores] == [0.0, pytest.approx(0.5)]

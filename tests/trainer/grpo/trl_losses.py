@@ -79,7 +79,7 @@ def _loss(options: dict[str, Any]) -> dict[str, Any]:
     ids = torch.zeros(ROWS, TOKENS, dtype=torch.long)
     prompt = torch.zeros(ROWS, PROMPT_TOKENS, dtype=torch.long)
     loss = GRPOTrainer._compute_loss(
-        _trainer(leaf, given["entropy"], options),  # type: ignore[arg-type]
+        _trainer(leaf, given["entropy"], options),
         None,
         {
             "prompt_ids": prompt,
@@ -182,8 +182,8 @@ def _lines(values_by_part: dict[str, Any]) -> str:
 def _same(case: dict[str, Any], stored_case: dict[str, Any] | None) -> bool:
     if stored_case is None or case["options"] != stored_case["options"]:
         return False
-    gradients = (torch.tensor(compared_case["gradient"], dtype=torch.float64) for compared_case in (case, stored_case))
-    return abs(case["loss"] - stored_case["loss"]) < PRECISION and torch.allclose(*gradients, rtol=0, atol=PRECISION)
+    left, right = (torch.tensor(values["gradient"], dtype=torch.float64) for values in (case, stored_case))
+    return abs(case["loss"] - stored_case["loss"]) < PRECISION and torch.allclose(left, right, rtol=0, atol=PRECISION)
 
 
 if __name__ == "__main__":

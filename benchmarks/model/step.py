@@ -16,6 +16,7 @@ import json
 import random
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,9 +89,10 @@ def adapters(folder: Path) -> Callable[[], Any]:
     config, base = read_config(folder / "model"), folder / "model"
     lora = LoraConfig(rank=RANK, alpha=2 * RANK)
     loader = ModelLoader(config, precision=choose_precision("auto", "cpu"), lora=lora, base=base)
-    write_base_version(folder / "0", loader, base)
+    version_0 = Path(tempfile.mkdtemp(dir=folder)) / "0"
+    write_base_version(version_0, loader, base)
     learner = Learner(config, loader=loader)
-    learner.start_from(0, folder / "0")
+    learner.start_from(0, version_0)
     return _step_of(learner, folder)
 
 

@@ -5,12 +5,13 @@ import json
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import aclosing
 
 from aiokafka import TopicPartition
 
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
-from rollbus.runtime.kafka.reading import open_reader
+from rollbus.runtime.kafka.reading import read_from
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.streams.kafka.names import changelog_topic
 from rollbus.streams.kafka.settings import StreamSettings
@@ -57,16 +58,10 @@ async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
 
 async def measure_changelog(stream_settings: StreamSettings, stage: str) -> int:
     """Return the bytes of the keys and values that a stage has written to its changelog."""
-    topic, size = changelog_topic(stream_settings.namespace, stage), 0
-    async with open_reader(stream_settings.kafka) as consumer:
-        partitions = [TopicPartition(topic, number) for number in range(stream_settings.event_partitions)]
-        consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        ends = await consumer.end_offsets(partitions)
-        while any([await consumer.position(partition) < end for partition, end in ends.items()]):
-            for rows in (await consumer.getmany(timeout_ms=500)).values():
-                size += sum(len(row.key) + len(row.value or b"") for row in rows)
-    return size
+    topic = changelog_topic(stream_settings.namespace, stage)
+    starts = {TopicPartition(topic, number): 0 for number in range(stream_settings.event_partitions)}
+    async with aclosing(read_from(stream_settings.kafka, starts)) as rows:
+        return sum([len(row.key) + len(row.value or b"") async for row in rows])
 
 
 if __name__ == "__main__":

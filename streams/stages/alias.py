@@ -7,7 +7,8 @@ A conversation is an alias that passes from each of its episodes to the next. Wh
 report: the signal `reply` with the user's words, or `silence` if no next one came within `silence_ms`.
 
 A reward that comes before its alias waits; after the late horizon it is dropped as `unresolved_alias`. The stage
-remembers resolved rewards as long, so that a repeated report does not follow an alias that names another episode now.
+remembers resolved rewards as long, so that a repeated report does not follow an alias that names another episode now;
+one that says something else under the same key is dropped as `duplicate_conflict`, as it is in assembly.
 """
 
 from collections import defaultdict
@@ -20,8 +21,9 @@ from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.events import AliasDeclared, EpisodeStarted, Event, RewardReported, Signal
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+from rollbus.streams.stages.assembly.event_rows import content_checksum
 from rollbus.streams.state.configured_stage import ConfiguredStage
-from rollbus.streams.state.rows import INT, KEPT_RECORD, KeptRecord, json_codec
+from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord, json_codec
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
@@ -59,13 +61,26 @@ _TARGET: RowCodec[Target] = json_codec(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SeenEvent:
+    """What is remembered of an event."""
+
+    arrived_ms: int
+    """Stream time."""
+    checksum: int
+    """Of its content; 0 for a declaration, whose id no caller chooses."""
+
+
+_SEEN: RowCodec[SeenEvent] = json_codec(lambda row: [row.arrived_ms, row.checksum], lambda plain: SeenEvent(*plain))
+
+
 class AliasState(StageState[AssemblyConfig]):
     """The configuration, aliases, events that wait for one, and the ids of events already seen."""
 
     def __init__(self, config: AssemblyConfig) -> None:
         self.targets: Table[Target] = Table("alias", _TARGET)
         self.waiting: Table[KeptRecord[Event]] = Table("wait", KEPT_RECORD)
-        self.seen: Table[int] = Table("seen", INT)
+        self.seen: Table[SeenEvent] = Table("seen", _SEEN)
         super().__init__(config, self.targets, self.waiting, self.seen)
         self.by_alias: dict[str, set[str]] = defaultdict(set)
         self.order = 0
@@ -93,7 +108,7 @@ class AliasState(StageState[AssemblyConfig]):
         if key[0] == "w":
             arrived = waiting_row.arrived_ms if (waiting_row := self.waiting.get(name)) else None
         else:
-            arrived = self.seen.get(name)
+            arrived = seen_event.arrived_ms if (seen_event := self.seen.get(name)) else None
         return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms
 
     def forgotten_ms(self, alias: str, row: Target) -> int:
@@ -130,7 +145,8 @@ class AliasStage(ConfiguredStage[AliasState]):
         state.ensure_rebuilt()
         record = incoming.record
         if isinstance(record, AliasDeclared):
-            return _declare(state, record, incoming.signer) if _is_first_time(state, record.event_id) else ()
+            is_new = _look_up(state, record.event_id, 0) is None
+            return _declare(state, record, incoming.signer) if is_new else ()
         if isinstance(record, Event):
             return _take_in(state, record, incoming)
         return self.step_control(state, record)
@@ -150,16 +166,30 @@ def _take_in(state: AliasState, record: Event, incoming: Incoming) -> Iterable[O
         detail = f"reward {record.name!r} without the signature of source {record.source!r}"
         return [_drop(state, record.event_id, DropReason.REWARD_NOT_ALLOWED, detail)]
     name = record.event_id if signer is None else f"{record.event_id}{SEPARATOR}{signer}"
-    return _resolve(state, record, incoming.data, name, signer) if _is_first_time(state, name) else ()
+    checksum = content_checksum(record)
+    comes_again = _look_up(state, name, checksum)
+    if comes_again is None:
+        return _resolve(state, record, incoming.data, name, signer)
+    if comes_again or _look_up(state, f"{name}{SEPARATOR}{SEPARATOR}{checksum:08x}", checksum):
+        return ()
+    return [_drop(state, record.event_id, DropReason.DUPLICATE_CONFLICT, _describe(record))]
 
 
-def _is_first_time(state: AliasState, name: str) -> bool:
-    """Say whether an event is new, by its id, or its id and its signer: no other then takes its place beforehand."""
-    if state.seen.get(name) is not None:
-        return False
-    state.seen.put(name, state.clock.now_ms)
+def _look_up(state: AliasState, name: str, checksum: int) -> bool | None:
+    """Return whether an event comes again: None if it is new, and remembered from now on, False if it says another
+    thing. Its name is its id, or its id and its signer: no other then takes its place beforehand.
+    """
+    seen_event = state.seen.get(name)
+    if seen_event is not None:
+        return seen_event.checksum == checksum
+    state.seen.put(name, SeenEvent(state.clock.now_ms, checksum))
     state.due.watch("s" + name)
-    return True
+    return None
+
+
+def _describe(event: Event) -> str:
+    subject = f"alias {event.alias!r}" if isinstance(event, RewardReported) else event.root_episode_id
+    return f"{type(event).__name__} of {subject}"
 
 
 def _declare(state: AliasState, record: AliasDeclared, signer: str | None) -> Iterator[Outgoing]:

@@ -1,15 +1,24 @@
 """An event of an episode: its key among the rows, its record, and whether it is the same one again."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import SEPARATOR
 from rollbus.schemas.records.events import Event
 from rollbus.streams.stages.assembly.rows import NEVER_TAKEN, EventRow
 from rollbus.streams.state.rows import kept_record
 
-_OF_SENDER = ("root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms", "producer", "environment")
+_ANY_SENDER: Mapping[str, Any] = {
+    "root_episode_id": "",
+    "writer_id": "",
+    "occurred_at_ms": 0,
+    "episode_started_at_ms": 0,
+    "producer": "",
+    "environment": "",
+}
 """Fields that differ when another process, or the same one later, sends a report again."""
 
 
@@ -51,4 +60,9 @@ def checksum(data: bytes) -> int:
 
 def is_sent_again(earlier: Event, event: Event) -> bool:
     """Say whether an event under the caller's key repeats a known one, from any sender and at any time."""
-    return earlier == replace(event, **{name: getattr(earlier, name) for name in _OF_SENDER})
+    return replace(earlier, **_ANY_SENDER) == replace(event, **_ANY_SENDER)
+
+
+def content_checksum(event: Event) -> int:
+    """Return what distinguishes an event from another under the caller's key, from any sender and at any time."""
+    return zlib.crc32(encode(replace(event, **_ANY_SENDER)))

@@ -1,5 +1,7 @@
 """A reward by alias reaches its episode, whichever came first, or is counted."""
 
+from dataclasses import replace
+
 from rollbus.schemas.records.config import AssemblyConfig, ScoringConfig
 from rollbus.streams.stages.alias import AliasStage
 from tests.builders import make_alias, make_alias_reward, make_config
@@ -34,6 +36,18 @@ def test_repeated_rewards_and_declarations_change_nothing() -> None:
     stepper.feed(first)
     assert [record.episode_id for record in stepper.feed(reward, reward, second, reward)] == ["e1"]
     assert [record.episode_id for record in stepper.feed(first, make_alias_reward("a", key="new"))] == ["e2"]
+
+
+def test_another_verdict_under_the_key_of_an_earlier_one_is_counted_once_and_does_not_count() -> None:
+    stepper = aliasing()
+    first, sent_again = make_alias_reward("a", 1.0), replace(make_alias_reward("a", 1.0), occurred_at_ms=2, writer_id="w")
+    changed = make_alias_reward("a", 0.0)
+    assert stepper.feed(first, sent_again) == []
+    assert reasons(stepper.feed(changed)) == ["duplicate_conflict"]
+    stepper.restore()
+    assert stepper.feed(changed, sent_again) == []
+    assert [reward.value for reward in stepper.feed(make_alias("a"))] == [1.0]
+    assert reasons(stepper.feed(make_alias_reward("a", 0.5))) == ["duplicate_conflict"]
 
 
 def test_an_alias_that_never_comes_is_a_drop_after_the_horizon() -> None:

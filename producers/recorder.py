@@ -238,7 +238,7 @@ class Recorder:
         """Record a tool call of an episode (the current one); see `Episode.tool`."""
         episode = episode or self.current_episode()
         if episode is None:
-            self.counts.add("calls_outside_episode")
+            self.outbox.count_call_outside()
             return None
         return self.guard.call("tool", episode.tool, name, default=None, **fields)
 

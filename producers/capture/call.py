@@ -74,7 +74,7 @@ class Capture:
             if episode is None or episode.ended:  # such as a thread that works on
                 episode = self.episodes.open_for_call()
             if episode is None:
-                self.outbox.counts.add("calls_outside_episode")
+                self.outbox.count_call_outside()
                 return None
             if not episode.recording:
                 return None

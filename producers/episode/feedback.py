@@ -28,8 +28,7 @@ def report_reward(
         raise ValueError(f"feedback is about one episode, and this call has {' and '.join(names)}: give one of them")
     episode, alias = _find_addressee(episodes, targets) if names else (episodes.current(), None)
     if not names and episode is None:
-        outbox.counts.add("calls_outside_episode")
-        return None
+        raise ValueError("feedback names no episode, and none is open here: give it an episode, its id or an alias")
     if isinstance(episode, Episode):
         if not episode.sampled:
             return None

@@ -5,6 +5,7 @@
 What is made late (`submit_late`) is encoded in the delivery thread.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -26,10 +27,13 @@ from rollbus.schemas.records.drops import ProducerReport
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS, Topic
 
+logger = logging.getLogger(__name__)
+
 CHILD_SEPARATOR = "//"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 """Text that replaces a client's key; shorter ones are placeholders."""
+OPEN_EPISODE = "make it within `with rb.episode(task=…)`; `rb.bind(…)` takes the episode along into a thread or a pool"
 
 
 def address_of(episode_id: str) -> tuple[Topic, str]:
@@ -85,6 +89,12 @@ class Outbox:
         self.first_turns = FirstTurns()
         self.counts.after_fork()
         self.delivery.after_fork()
+
+    def count_call_outside(self, remedy: str = OPEN_EPISODE) -> None:
+        """Count a call that is in no episode; of the first one, say that such calls are not recorded."""
+        self.counts.add("calls_outside_episode")
+        if self.counts.get("calls_outside_episode") == 1:
+            logger.warning("rollbus: a call is in no episode, so it is not recorded: %s", remedy)
 
     def keep_secret(self, secret: object) -> None:
         """Take this text out of every error that is recorded: a key that servers may repeat."""

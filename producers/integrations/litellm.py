@@ -105,7 +105,7 @@ class RollbusLogger(CustomLogger):
             return
         if episode is None:
             if self._recorder.episodes.task_of_calls is None:
-                self._recorder.counts.add("calls_outside_episode")
+                self._recorder.outbox.count_call_outside()
             return
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
         model_call = context.watch_call(on_captured=lambda: self._let_go(episode, late))

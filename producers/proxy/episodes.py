@@ -70,7 +70,7 @@ class Episodes:
             return nullcontext(None)
         if self._task is not None:
             return self._recorder.episode(task=self._task)
-        self._recorder.counts.add("calls_outside_episode")
+        self._recorder.outbox.count_call_outside("name its episode, or start the proxy with `--task`")
         return nullcontext(None)
 
 

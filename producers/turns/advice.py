@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 
-_IDS = "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
+_IDS = "serve the model with an endpoint that returns token ids and log-probs: rollbus' own or vLLM"
 _SAMPLING = f"name {', '.join(NEUTRAL)} in the request"
 ADVICE: Mapping[str, str] = {
     "no_logprobs": _IDS,

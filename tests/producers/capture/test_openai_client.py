@@ -71,6 +71,15 @@ def test_outside_of_an_episode_a_call_is_left_alone(recorder: Recorder, sink: Me
     assert recorder.counters["calls_outside_episode"] == 1
 
 
+def test_the_first_call_outside_of_an_episode_is_named_in_the_agents_log(
+    recorder: Recorder, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        recorder.wrap(server.client()).chat.completions.create(model="agent", messages=HELLO)
+    (line,) = (record.getMessage() for record in caplog.records if record.name.startswith("rollbus"))
+    assert line.startswith("rollbus: a call is in no episode, so it is not recorded: make it within `with rb.episode(")
+
+
 def test_passive_mode_changes_no_request_and_says_what_is_missing(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:

@@ -205,7 +205,7 @@ def test_an_untrainable_agent_gets_one_notice(
     (line,) = (record.getMessage() for record in caplog.records if record.name.startswith("rollbus"))
     assert line == (
         "rollbus: none of the first 5 turns can be trained: no_token_ids (5 of them, server http://server/v1/); "
-        "serve the model with an endpoint that returns token ids: rollbus' own or vLLM"
+        "serve the model with an endpoint that returns token ids and log-probs: rollbus' own or vLLM"
     )
 
 

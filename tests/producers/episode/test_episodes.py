@@ -367,14 +367,17 @@ def test_feedback_by_alias_waits_for_no_episode(recorder: Recorder, sink: Memory
     assert {record.key for record in sink.sent if record.topic == "t.aliases"} == {b"order-123"}
 
 
-def test_feedback_without_a_target_is_about_the_current_episode(recorder: Recorder, sink: MemorySink) -> None:
+def test_feedback_without_a_target_is_about_the_current_episode(
+    recorder: Recorder, sink: MemorySink, caplog: pytest.LogCaptureFixture
+) -> None:
     with recorder.episode(task="t") as episode:
         recorder.feedback(reward=1.0, key="k")
     assert recorder.feedback(reward=1.0) is None
     recorder.flush(120)
     (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
     assert (reward.episode_id, reward.value) == (episode.id, 1.0)
-    assert recorder.counters["calls_outside_episode"] == 1
+    assert recorder.counters["hook_errors.feedback"] == 1
+    assert "feedback names no episode, and none is open here" in caplog.text
 
 
 @pytest.mark.parametrize("own_id", ["run-17", "0af7651916cd43dd8448eb211c80319c"])

@@ -24,6 +24,15 @@ def test_start_without_a_terminal_fails_and_names_missing_parts(
     assert [path.name for path in tmp_path.iterdir()] == ["rollbus.yaml"]
 
 
+def test_the_command_that_starts_the_rest_names_the_settings_that_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(f"stack: {{kafka_port: {find_free_port()}}}\n")
+    result = CliRunner().invoke(rollbus, ["--config", "mine.yaml", "start"])
+    assert result.output.splitlines()[-1].endswith("; `rollbus --config mine.yaml start --yes` starts it")
+
+
 def test_a_broker_elsewhere_that_does_not_answer_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
     parts = _look_for_parts(settings)
     console.print(_table(parts))
     missing = _start_missing(settings, source, parts, may_ask=is_interactive, yes=yes)
-    refusal = UnavailableError(f"missing: {missing}; `rollbus start --yes` starts it") if missing else None
+    refusal = UnavailableError(f"missing: {missing}; `{_command_of(source)}` starts it") if missing else None
     if refusal is None or any(part.is_there for part in parts if part.name == "kafka"):
         settings = source.reload()
         _explain_recording(settings)
@@ -185,7 +185,7 @@ def _offer(
     for proposal in proposals:
         echo(f"because {proposal.why}:\n    {proposal.text}")
     if not _agrees(f"Write this into {path}?", may_ask=may_ask, yes=yes):
-        echo(f"`rollbus start --yes` writes this into {path}")
+        echo(f"`{_command_of(source)}` writes this into {path}")
         return
     file = path.resolve()  # a link stays one
     with draft_of(file, PRIVATE if file.exists() else BY_UMASK) as draft:
@@ -203,6 +203,12 @@ def _restart_readers(settings: Settings, path: Path) -> None:
 
     if not restart_process(settings, path, Part(WORKER, False, "")):
         echo("start the worker again, so that it reads them")
+
+
+def _command_of(source: SettingsFile) -> str:
+    """Return the command that does this without questions, for the settings file that is read."""
+    config = f"--config {shlex.quote(str(source.given_path))} " if source.given_path else ""
+    return f"rollbus {config}start --yes"
 
 
 def _agrees(question: str, *, may_ask: bool, yes: bool) -> bool:

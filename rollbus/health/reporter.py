@@ -1,6 +1,7 @@
 """Pictures of health, one after the other → alarms that begin and end, each reported once.
 
-Pure but for `watch`, the loop. After a restart, what is still wrong is reported again. A receiver of alarms may hang
+Pure but for `watch`, the loop. What hovers around its limit is one alarm: it ends once it has been away for a while.
+After a restart, what is still wrong is reported again. A receiver of alarms may hang
 or fail: it gets the same one again after growing pauses, the others wait in order, and looking goes on.
 """
 
@@ -52,20 +53,29 @@ class AlarmChange:
 
 @dataclass(slots=True)
 class Alarms:
-    """What fires now, by alarm and subject."""
+    """What fires, by alarm and subject."""
 
     firing: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    _away_since_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of what fires: since when it is no longer seen."""
 
-    def compare(self, problems: tuple[Problem, ...], at_ms: int) -> Iterator[AlarmChange]:
-        """Yield what began and what ended since the last call."""
+    def compare(self, problems: tuple[Problem, ...], at_ms: int, *, hold_ms: float = 0.0) -> Iterator[AlarmChange]:
+        """Yield what began since the last call, and what ended: it has not been seen for `hold_ms`."""
         now: dict[tuple[str, str], Problem] = {(problem.alarm, problem.subject): problem for problem in problems}
         for key, problem in now.items():
             if key not in self.firing:
                 yield AlarmChange("firing", problem, at_ms)
-        for key, problem in self.firing.items():
-            if key not in now:
-                yield AlarmChange("resolved", problem, at_ms)
-        self.firing = now
+        away = {
+            key: min(self._away_since_ms.get(key, at_ms), at_ms)  # the clock may have been set back
+            for key in self.firing
+            if key not in now
+        }
+        for key, since_ms in away.items():
+            if at_ms - since_ms >= hold_ms:
+                yield AlarmChange("resolved", self.firing[key], at_ms)
+            else:
+                now[key] = self.firing[key]
+        self.firing, self._away_since_ms = now, {key: away[key] for key in away if key in now}
 
 
 def broker_problem(connection: KafkaConnection, error: UnavailableError) -> Problem:
@@ -135,7 +145,7 @@ class HealthReporter:
         export_picture(picture)
 
     def _notice(self, problems: tuple[Problem, ...], at_ms: int) -> None:
-        for change in self.alarms.compare(problems, at_ms):
+        for change in self.alarms.compare(problems, at_ms, hold_ms=self.limits.hold_s * 1000):
             logger.warning("%s", change.body()["text"])
             if self.tell is not None:
                 self._waiting.append(change)

@@ -33,7 +33,7 @@ COMMANDS = {
 NOT_PROVOKED = {"no-process", "no-traffic", "no-step", "long-step", "archive-behind", "archive-missing"}
 """Sections whose symptom the tests of health, funnel and archive make: here it would take longer than the day."""
 WAIT_S = 90.0
-LIMITS = {"waiting_s": 8, "lag_records": 20, "no_step_s": 20}
+LIMITS = {"waiting_s": 8, "lag_records": 20, "no_step_s": 20, "hold_s": 0}
 GOOD, BAD, EQUAL = (0.7, 0.8, 0.9), (0.0, 0.1, 0.2), (0.0, 0.0, 0.0)
 """Rewards of a group's episodes."""
 WRONG_CLOCK = """

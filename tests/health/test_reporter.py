@@ -46,6 +46,24 @@ def test_an_alarm_is_sent_at_its_beginning_and_its_end_only() -> None:
     }
 
 
+def test_a_problem_that_hovers_around_its_limit_is_one_alarm() -> None:
+    alarms = Alarms()
+    states = [
+        [change.state for change in alarms.compare((problem("a"),) if is_seen else (), at_ms, hold_ms=100)]
+        for at_ms, is_seen in [(0, True), (50, False), (60, True), (70, False), (169, False), (170, False), (180, True)]
+    ]
+    assert states == [["firing"], [], [], [], [], ["resolved"], ["firing"]]
+
+
+def test_a_clock_that_is_set_back_does_not_hold_an_alarm_for_ever() -> None:
+    alarms = Alarms()
+    states = [
+        [change.state for change in alarms.compare((problem("a"),) if is_seen else (), at_ms, hold_ms=100)]
+        for at_ms, is_seen in [(900_000, True), (900_050, False), (10, False), (109, False), (110, False)]
+    ]
+    assert states == [["firing"], [], [], [], ["resolved"]]
+
+
 async def test_a_broker_that_is_away_ends_no_other_alarm() -> None:
     states: list[Any] = []
     stop = asyncio.Event()

@@ -20,3 +20,6 @@ class AlarmLimits(BaseModel):
     """Mean reward of the newest five steps below that of up to twenty before them."""
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
     """Share of the groups without a signal in a run's newest curriculum window."""
+    hold_s: float = Field(default=300.0, ge=0)
+    """How long a problem must be away until `rollbus alarms run` posts that it ended: what hovers around its limit is
+    one alarm."""

@@ -177,7 +177,7 @@ async def test_alarms_that_began_before_the_topics_see_what_comes_later(kafka: s
         await until_found(seen, f"not seen: {wanted}", is_enough=lambda changes: set(wanted) <= set(changes))
         changes.clear()
 
-    reporter = HealthReporter(settings.kafka, namespace, AlarmLimits(), 0.1, tell, wall_clock_ms)
+    reporter = HealthReporter(settings.kafka, namespace, AlarmLimits(hold_s=0), 0.1, tell, wall_clock_ms)
     running = asyncio.create_task(reporter.run(stop := asyncio.Event()))
     await until_seen(("firing", "no_topics"))
     heart = Heart(settings.kafka, namespace, "sink", "0.1.0", interval_s=0.1)

@@ -13,7 +13,7 @@ from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import PolicyDecision
-from rollbus.schemas.records.drops import Drop, DropReason, DropUnit
+from rollbus.schemas.records.drops import Drop, DropReason, DropUnit, ProducerReport
 from rollbus.schemas.records.steps import TrainedMember
 from tests.builders import (
     make_alias_reward,
@@ -51,6 +51,8 @@ SENTENCES = {
     "other_prompts": "example 't-7' began with 3 prompts besides its group's",
     "too_many_reports": "2 reports do not count (too_many_reports), since one principal has more of them on an episode "
     "than `assembly: max_reports:`: reward 'thumbs' by source 'user' and principal 'stranger'",
+    "outside": "calls that are in no episode, and so are not recorded: 3, counted by night-shift",
+    "queue_full": "events that never reached Kafka (queue_full): 5, counted by day-shift, night-shift",
     "reward_not_allowed": "1 report does not count (reward_not_allowed)",
     "waiting_alias": "2 reports wait for an alias that no episode has, such as 'order-9'; what waits is given up",
     "waiting_episode": "1 report waits for an episode that has not begun, such as 'mistyped'",
@@ -102,6 +104,16 @@ def records() -> Iterator[tuple[str, Any]]:
         "drops",
         _refusal("report", DropReason.REWARD_NOT_ALLOWED, "reward 'correct' by source 'user', episode late-2"),
     )
+    for writer, producer, counters in [
+        ("w1", "night-shift", {"calls_outside_episode": 1, "turns_trainable": 4}),
+        ("w1", "night-shift", {"calls_outside_episode": 3, "events_dropped.queue_full": 3}),
+        ("w2", "day-shift", {"events_dropped.queue_full": 2, "calls_outside_episode": 0}),
+    ]:
+        at_ms = sum(counters.values())
+        yield (
+            "producer-reports",
+            ProducerReport(producer=producer, writer_id=writer, counters=counters, reported_at_ms=at_ms),
+        )
     yield "training-steps", make_step(1, run_id="judged", model="canaries", trained=tuple(_trained_members()))
     for number, (action, reason) in enumerate(
         [("canary", "newest_candidate"), ("hold", "unbalanced"), ("hold", "one_principal:reward")], 1

@@ -17,6 +17,7 @@ from rollbus.health.funnel.numbers import (
     FunnelNumbers,
     FunnelSettings,
     InfluenceCount,
+    LostCount,
     NextTurnCount,
     RefusedCount,
     RewardCount,
@@ -239,6 +240,26 @@ def test_reports_whose_episode_is_not_there_are_named(waiting: WaitingCount, wor
 def test_a_refused_report_is_told_in_the_words_of_its_reporter(reason: str, words: str) -> None:
     told = words_of(funnel(count(1), refused=(RefusedCount(reason, 2, "x"),)), "refused_events")
     assert told.startswith(f"2 reports do not count ({reason}), {words}")
+
+
+def test_a_changed_verdict_under_the_key_of_the_first_is_named_with_what_to_do() -> None:
+    conflict = RefusedCount("duplicate_conflict", 1, "RewardReported of alias 'order-9'")
+    words = words_of(funnel(count(1), refused=(conflict,)), "refused_events")
+    assert words.startswith("1 event does not count (duplicate_conflict), since another with the same id or key says")
+    assert "of alias 'order-9' → an `episode_id` is of one episode; a changed verdict takes a `key` of its own" in words
+
+
+@pytest.mark.parametrize(
+    ("counter", "words"),
+    [
+        ("calls_outside_episode", "calls that are in no episode, and so are not recorded: 7, counted by a, b → make them"),
+        ("events_dropped.queue_full", "events that never reached Kafka (queue_full): 7, counted by a, b → docs/capture"),
+        ("hook_errors.feedback", "failures inside the recorder (feedback): 7, counted by a, b → the log of its program"),
+    ],
+)
+def test_what_recorders_lost_is_named(counter: str, words: str) -> None:
+    drawn = funnel(count(1), lost=(LostCount(counter, 7, ("b", "a")),))
+    assert words_of(drawn, "lost_by_producers").startswith(words)
 
 
 def test_a_promoted_replay_is_not_taken_for_an_old_file() -> None:

@@ -1,6 +1,6 @@
 """ClickHouse → the counts of each run; the one reader of the funnel's numbers.
 
-It asks nine questions of a run, eight of them about the newest day, each of one pass over that day's rows. Where no
+It asks ten questions of a run, nine of them about the newest day, each of one pass over that day's rows. Where no
 ClickHouse answers, or no sink has written, the funnel says so instead of numbers.
 """
 
@@ -18,6 +18,7 @@ from rollbus.health.funnel.numbers import (
     FunnelNumbers,
     FunnelSettings,
     InfluenceCount,
+    LostCount,
     NextTurnCount,
     RefusedCount,
     RewardCount,
@@ -104,6 +105,9 @@ def count_run(client: ClickHouse, namespace: str, settings: FunnelSettings, now_
             NextTurnCount(row["kind"], row["name"], row["turns"], row["other"]) for row in ask("funnel_next_turns")
         ),
         refused=tuple(RefusedCount(**row) for row in ask("funnel_refused")),
+        lost=tuple(
+            LostCount(row["counter"], row["number"], tuple(row["producers"])) for row in ask("funnel_producers")
+        ),
         influence=make_influence_count(ask("funnel_influence")[0]),
         run=make_run_count(run),
         applied_hashes={row["stage"]: row["applied"] for row in in_force},

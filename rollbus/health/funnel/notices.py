@@ -33,12 +33,29 @@ OF_REPORTS: Mapping[str, DropWords] = {
         "since their source may not set this reward, or has not signed it",
         "give the reporter the key of its source (`signing: sources:`), or see `assembly: reward_sources:`",
     ),
+    DropReason.DUPLICATE_CONFLICT: DropWords(
+        "since another with the same id or key says something else",
+        "an `episode_id` is of one episode; a changed verdict takes a `key` of its own, and names the first in "
+        "`supersedes=`",
+    ),
     DropReason.TOO_MANY_REPORTS: DropWords(
         "since one principal has more of them on an episode than `assembly: max_reports:`",
         "raise it, if they are meant",
     ),
 }
 """What the reason of a refused report means, and what the reporter changes; a loss's words are about episodes."""
+PRODUCER_LOSSES: Mapping[str, DropWords] = {
+    "calls_outside_episode": DropWords(
+        "calls that are in no episode, and so are not recorded",
+        "make them within `with rb.episode(task=…)`; `rb.bind(…)` takes the episode along into a thread or a pool",
+    ),
+    "events_dropped": DropWords(
+        "events that never reached Kafka",
+        "docs/capture-trouble.md; `rollbus.init(spool_folder=…)` keeps on disk what waits while Kafka is away",
+    ),
+    "hook_errors": DropWords("failures inside the recorder", "the log of its program has the error"),
+}
+"""Counter of a recorder, without its reason → what is lost, and what to do."""
 REPORTS_ASTRAY = ("unread_rewards", "late_rewards", "waiting_reports")
 PRINCIPAL = "principal"
 """The source of a share that is no label: whose token signed the episode."""
@@ -213,10 +230,20 @@ def find_refused_events(numbers: FunnelNumbers, settings: FunnelSettings) -> Ite
         if count.reason in OF_REPORTS:
             why, remedy = OF_REPORTS[count.reason].what, OF_REPORTS[count.reason].remedy
             why = why.format(late=say_duration(settings.assembly.late_horizon_ms))
-        event = "report" if count.reason in OF_REPORTS else "event"
+        is_report = count.reason in OF_REPORTS and count.reason != DropReason.DUPLICATE_CONFLICT
+        event = "report" if is_report else "event"
         events = f"{event} does" if count.events == 1 else f"{event}s do"
         example = f": {count.example}" if count.example else ""
         yield Notice("refused_events", f"{count.events} {events} not count ({count.reason}), {why}{example}", remedy)
+
+
+def find_lost_by_producers(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
+    """Yield what recorders did not record or send: no episode shows it, since nothing of it is in the log."""
+    for lost in numbers.lost:
+        counter, _, reason = lost.counter.partition(".")
+        words = PRODUCER_LOSSES[counter]
+        what = f"{words.what}{f' ({reason})' if reason else ''}: {lost.number}, counted by {_name(lost.producers)}"
+        yield Notice("lost_by_producers", what, words.remedy)
 
 
 def find_unsigned_evidence(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
@@ -388,6 +415,7 @@ FINDINGS: tuple[Find, ...] = (
     find_late_rewards,
     find_waiting_reports,
     find_refused_events,
+    find_lost_by_producers,
     find_short_groups,
     find_waiting_beginners,
     find_other_prompts,

@@ -123,6 +123,16 @@ class RefusedCount:
 
 
 @dataclass(frozen=True, slots=True)
+class LostCount:
+    """What recorders did not record or send, by the name of their counter, since their processes began."""
+
+    counter: str
+    """With its reason behind a dot."""
+    number: int
+    producers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class InfluenceCount:
     """Whose the episodes are, who moved most of what they trained, and why the canary waits."""
 
@@ -163,6 +173,7 @@ class FunnelNumbers:
     waiting: tuple[WaitingCount, ...] = ()
     next_turns: tuple[NextTurnCount, ...] = ()
     refused: tuple[RefusedCount, ...] = ()
+    lost: tuple[LostCount, ...] = ()
     influence: InfluenceCount = InfluenceCount()
     run: RunCount = RunCount()
     applied_hashes: Mapping[str, str] = field(default_factory=dict)

@@ -75,6 +75,8 @@ COMMANDS: dict[str, Entry] = {
 
 LOCAL_FILE = Path("rollbus.yaml")
 """Read where no other file is named, as people expect of a tool that is started in their project."""
+SOCKS_PACKAGE = "socksio"
+"""What httpx needs for a proxy whose address begins with socks5."""
 DISABLE_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """Pydantic's variable, which it reads for each model."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -125,6 +127,12 @@ class Nouns(Verbs):
                 f"have; run: {remedy}",
                 ctx,
             ) from error
+        except ImportError as error:
+            if SOCKS_PACKAGE not in str(error):  # httpx says so where it makes a client
+                raise
+            remedy = install_command(SOCKS_PACKAGE)
+            message = f"ALL_PROXY names a SOCKS proxy, which needs the package {SOCKS_PACKAGE}; run: {remedy}"
+            raise CommandEnd(message, ctx) from error
 
 
 class CommandEnd(click.ClickException):

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -247,3 +248,13 @@ def test_the_file_of_the_folder_is_read_and_named_first(tmp_path: Path, monkeypa
     assert "127.0.0.1:8" in output[1]
     (tmp_path / "other.yaml").write_text("kafka: {bootstrap_servers: '127.0.0.1:7'}\n")
     assert invoke("-c", "other.yaml", "topics", "check", expect=1).startswith("settings: other.yaml\n")
+
+
+def test_a_socks_proxy_without_its_package_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    result = CliRunner().invoke(rollbus, ["alarms", "run", "--url", "https://hooks.example.com/x"])
+    assert result.exit_code == 1
+    assert "ALL_PROXY names a SOCKS proxy, which needs the package socksio; run: " in result.output

@@ -252,9 +252,18 @@ def test_a_changed_verdict_under_the_key_of_the_first_is_named_with_what_to_do()
 @pytest.mark.parametrize(
     ("counter", "words"),
     [
-        ("calls_outside_episode", "calls that are in no episode, and so are not recorded: 7, counted by a, b → make them"),
-        ("events_dropped.queue_full", "events that never reached Kafka (queue_full): 7, counted by a, b → docs/capture"),
-        ("hook_errors.feedback", "failures inside the recorder (feedback): 7, counted by a, b → the log of its program"),
+        (
+            "calls_outside_episode",
+            "calls that are in no episode, and so are not recorded: 7, counted by a, b → make them",
+        ),
+        (
+            "events_dropped.queue_full",
+            "events that never reached Kafka (queue_full): 7, counted by a, b → docs/capture",
+        ),
+        (
+            "hook_errors.feedback",
+            "failures inside the recorder (feedback): 7, counted by a, b → the log of its program",
+        ),
     ],
 )
 def test_what_recorders_lost_is_named(counter: str, words: str) -> None:

@@ -40,7 +40,10 @@ def test_repeated_rewards_and_declarations_change_nothing() -> None:
 
 def test_another_verdict_under_the_key_of_an_earlier_one_is_counted_once_and_does_not_count() -> None:
     stepper = aliasing()
-    first, sent_again = make_alias_reward("a", 1.0), replace(make_alias_reward("a", 1.0), occurred_at_ms=2, writer_id="w")
+    first, sent_again = (
+        make_alias_reward("a", 1.0),
+        replace(make_alias_reward("a", 1.0), occurred_at_ms=2, writer_id="w"),
+    )
     changed = make_alias_reward("a", 0.0)
     assert stepper.feed(first, sent_again) == []
     assert reasons(stepper.feed(changed)) == ["duplicate_conflict"]

@@ -284,14 +284,15 @@ class GroupingStage(RunStage[GroupingState]):
         return Outgoing(RUN_LOG, self.run_id, make_single(frame, score, expected, of_turn))
 
     def _remove_group(self, state: GroupingState, key: str) -> list[Score]:
-        """Remove a group and decide its members; return their scores."""
-        scores = [state.scores.rows[member].score() for member in state.groups.pop(key).members]
+        """Remove a group and decide its members; return their scores by trajectory id."""
+        scores = list(state.scores_in(key))
+        del state.groups[key]
         for score in scores:
             self._mark_decided(state, score)
         if scores[0].group_id is not None:
             state.closed.put(key, state.clock.now_ms)
             state.due.watch(CLOSED_GROUP + key)
-        return sorted(scores, key=lambda score: score.trajectory_id)
+        return scores
 
     def _mark_decided(self, state: GroupingState, score: Score) -> None:
         row = state.scores.get(score.trajectory_id)

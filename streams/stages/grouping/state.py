@@ -102,9 +102,9 @@ class GroupingState(StageState[RunConfig]):
             self.groups.setdefault(key, OpenGroup()).add(member, self.scores.rows[member])
 
     def scores_in(self, key: str) -> Iterator[Score]:
-        """Yield the scores of an open group's members, in no order; none if there is no such group."""
+        """Yield the scores of an open group's members by trajectory id; none if there is no such group."""
         group = self.groups.get(key)
-        return (self.scores.rows[member].score() for member in (group.members if group else ()))
+        return (self.scores.rows[member].score() for member in (sorted(group.members) if group else ()))
 
     # What is learned
 

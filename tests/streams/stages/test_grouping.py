@@ -325,3 +325,13 @@ def test_old_groups_leave_no_marks_behind() -> None:
     stepper.feed(*scores(0.0, 1.0), make_score("t9", 0.0, group_id="g", group_size=1))
     stepper.tick(48 * 3600)
     assert [key for key in stepper.changelog if not key.startswith((b"clock", b"habit", b"level"))] == []
+
+
+@pytest.mark.parametrize("closing", ["full", "window"])
+def test_members_are_written_to_the_changelog_in_one_order_whatever_their_names_hash_to(closing: str) -> None:
+    names = [f"t{number:02}" for number in range(16)]
+    stepper = grouping(group_size=16 if closing == "full" else 17)
+    stepper.feed(*(make_score(name, 1.0) for name in reversed(names)))
+    stepper.tick(600)
+    marks = [key.partition(b"\x1f")[2].decode() for key in stepper.changelog if key.startswith(b"mark\x1f")]
+    assert marks == names

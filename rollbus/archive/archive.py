@@ -106,7 +106,7 @@ class Archive:
         )
 
     def publish(self, **fields: Any) -> Manifest:
-        """Write the next manifest; raises FencedError if another archiver has written it.
+        """Write the next manifest; raises FencedError, and deletes its files, if another archiver has written it.
 
         Behind a damaged manifest its files are replaced: what they hold is archived again, as far as the log has it.
         """
@@ -119,6 +119,8 @@ class Archive:
         try:
             self.storage.create(name, data)
         except FileExistsError:
+            newest = open_archive(self.url, despite_damage=True)
+            newest.storage.delete(newest.find_unnamed(f"{DATA}/{number:08}"))
             raise FencedError(
                 f"another archiver has written {name} of the archive {self.url} meanwhile, so nothing of this one "
                 "counts; let one of them end, and give the command again"

@@ -68,13 +68,14 @@ def test_a_run_killed_at_any_byte_leaves_a_whole_archive_to_the_next_run(tmp_pat
     assert open_archive(url).find_unnamed() == []
 
 
-def test_a_second_archiver_at_the_same_place_is_refused(tmp_path: Path) -> None:
+def test_a_second_archiver_at_the_same_place_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     first_archiver, second_archiver = new_archive(str(tmp_path)), new_archive(str(tmp_path))
     add_records(first_archiver, FIRST)
     with pytest.raises(FencedError, match="another archiver has written manifests/00000001"):
         add_records(second_archiver, [*FIRST, *SECOND])
     archive = open_archive(str(tmp_path))
     assert (archive.verify(), records_of(archive)) == ([], FIRST)
+    assert Storage(str(tmp_path)).list("data") == list(archive.contents.files)
 
 
 def test_an_archive_that_grows_while_it_is_opened_is_not_damaged(

@@ -72,7 +72,8 @@ def dropped(
 class Stage(Protocol[S]):
     """A pure stage; one instance serves all partitions, each with a state of its own.
 
-    One that has `takes_early` takes records of later rounds at once: their order in time means nothing to it.
+    One that has `takes_early` takes records of later rounds at once: their order in time means nothing to it, and where
+    it needs their time it reads it in them, since its own clock is behind.
     """
 
     name: str

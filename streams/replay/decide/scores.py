@@ -67,7 +67,8 @@ class HeaderScoring(ScoringStage):
         if not isinstance(incoming.record, HeaderOnly):
             return super().step(state, incoming, answer)
         state.ensure_rebuilt()
-        return self._score_first(state, incoming, answer)
+        assembled_at_ms = state.clock.now_ms  # a replay makes no record before the tick of its round
+        return self._score_first(state, incoming, assembled_at_ms, answer)
 
 
 class Remembered(dict[str, ComponentAnswer]):

@@ -149,7 +149,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         state.ensure_rebuilt()
         record = incoming.record
         if isinstance(record, Trajectory):
-            return self._score_first(state, incoming, answer)
+            return self._score_first(state, incoming, record.assembled_at_ms, answer)
         if isinstance(record, RewardRevised):
             return list(self._rescore(state, record, incoming.location, answer))
         return list(self.step_control(state, record))
@@ -180,17 +180,19 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             state.scores.delete(trajectory_id)
         return []
 
-    def _score_first(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
+    def _score_first(
+        self, state: ScoringState, incoming: Incoming, assembled_at_ms: int, answer: Answers
+    ) -> list[Outgoing]:
         """Score a trajectory unless it is scored already."""
         if state.scores.get(incoming.record.trajectory_id) is not None:
             return []
-        return list(self._score(state, self._header_of(incoming), answer))
+        return list(self._score(state, self._header_of(incoming), assembled_at_ms, answer))
 
     def _rescore(self, state: ScoringState, record: RewardRevised, at: Location, answer: Answers) -> Iterator[Outgoing]:
         row = state.scores.get(record.trajectory_id)
         if row is None:
             detail = f"revision {record.revision} of a trajectory that is no longer remembered"
-            yield _drop(state, "event", record.trajectory_id, DropReason.ORPHANED_REWARD, detail)
+            yield _drop("event", record.trajectory_id, DropReason.ORPHANED_REWARD, detail, record.revised_at_ms)
             return
         old = row.get()
         if record.revision <= old.revision:
@@ -206,11 +208,16 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         )
         if score.excluded:  # from now on no record repeats what the person said
             score = replace(score, labels={}, opening_sketch="")
-        yield from self._score(state, score, answers)
+        yield from self._score(state, score, record.revised_at_ms, answers)
 
-    def _score(self, state: ScoringState, score: Score, answers: Answers) -> Iterator[Outgoing]:
-        """Write the answers into a score, keep it for revisions, and let it out; a score that failed leaves a drop."""
+    def _score(self, state: ScoringState, score: Score, made_ms: int, answers: Answers) -> Iterator[Outgoing]:
+        """Write the answers into a score, keep it for revisions, and let it out; a score that failed leaves a drop.
+
+        `made_ms` is the stream time of the record that is scored. The stage's own is earlier if the record is.
+        """
         config = state.config.value
+        places = {reward.name: place for place, reward in enumerate(config.rewards)}
+        answers = dict(sorted(answers.items(), key=lambda item: places.get(item[0], len(places))))
         bounds = config.clip_low, config.clip_high
         combination = combined(answers, config.rewards, *bounds)
         value, error = combination.value, combination.error
@@ -232,11 +239,11 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
         )
-        state.scores.put(score.trajectory_id, KeptRecord(b"", state.clock.now_ms, 0, score))
+        state.scores.put(score.trajectory_id, KeptRecord(b"", made_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
         if score.error and error:  # an excluded one leaves no drop: it would repeat what the person said
-            yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error)
+            yield _drop("trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error, made_ms)
 
     def _version(self, config_hash: str, config: ScoringConfig) -> str:
         if config_hash not in self._versions:
@@ -277,5 +284,5 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         )
 
 
-def _drop(state: ScoringState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
-    return dropped(unit, unit_id, reason, detail, stage=ScoringStage.name, now_ms=state.clock.now_ms)
+def _drop(unit: DropUnit, unit_id: str, reason: DropReason, detail: str, made_ms: int) -> Outgoing:
+    return dropped(unit, unit_id, reason, detail, stage=ScoringStage.name, now_ms=made_ms)

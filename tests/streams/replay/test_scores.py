@@ -13,7 +13,7 @@ from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
-from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
+from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory, TurnReward
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.scores import (
     HeaderScoring,
@@ -26,7 +26,7 @@ from rollbus.streams.replay.decide.scores import (
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.plan.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
@@ -274,7 +274,16 @@ def fails(trajectory: Trajectory, context: RewardContext) -> float:
     raise ValueError("it always fails")
 
 
-FAILING = {**BUILT_IN, "failing": RewardFunction(fails, quick=True)}
+def is_unclear(trajectory: Trajectory, context: RewardContext) -> TurnValues:
+    turn = TurnReward(turn_event_id=trajectory.turns[0].event_id, component="unclear")
+    return TurnValues((turn,), None)
+
+
+FAILING = {
+    **BUILT_IN,
+    "failing": RewardFunction(fails, quick=True),
+    "unclear": RewardFunction(is_unclear, quick=True),
+}
 WITH_FAILURES = [
     ScoringConfig(),
     ScoringConfig(rewards=(RewardConfig(), RewardConfig(type="failing", name="broken", weight=0.0))),
@@ -309,6 +318,14 @@ def test_a_retraction_is_not_taken_back_by_a_replay() -> None:
     trajectory = make_trajectory(reward=1.0)
     _, replay = scores_again(ScoringConfig(), [trajectory, make_revision(trajectory, 1, None)])
     assert [(score.outcome, score.value) for score in replay] == [("scored", 1.0), ("missing", None)]
+
+
+def test_a_component_without_a_value_keeps_its_place_among_the_turns_in_a_replay() -> None:
+    report = Reward(event_id="r", name="reward", value=1.0, turn_event_id=make_trajectory().turns[0].event_id)
+    config = ScoringConfig(rewards=(RewardConfig(type="unclear", name="unclear", weight=0.0), RewardConfig()))
+    live, replay = scores_again(config, [make_trajectory(reward=None, rewards=(report,))])
+    assert [turn.component for turn in live[0].turn_rewards] == ["unclear", "reward"]
+    assert list(map(encode, replay)) == list(map(encode, live))
 
 
 @given(config=st.sampled_from(WITH_FAILURES), first=st.none() | st.floats(-1, 1), revisions=REVISIONS)

@@ -1,4 +1,6 @@
-"""A reward over groups that needs the payload of all members, and fails on some groups."""
+"""A reward over groups that needs the payload of all members, and fails on some groups; and one that fails on some
+trajectories.
+"""
 
 from collections.abc import Sequence
 
@@ -16,4 +18,15 @@ def places(group: Sequence[Trajectory], context: RewardContext) -> list[float | 
     return [float(names.index(member.trajectory_id)) for member in group]
 
 
-REGISTRY = {**BUILT_IN, "places": RewardFunction(places, per="group", quick=True)}
+def moody(trajectory: Trajectory, context: RewardContext) -> float:
+    """Fail on a quarter of the trajectories, by their ids."""
+    if trajectory.trajectory_id[-1] in "0123":
+        raise RuntimeError("not in the mood")
+    return 1.0
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "moody": RewardFunction(moody, quick=True),
+    "places": RewardFunction(places, per="group", quick=True),
+}

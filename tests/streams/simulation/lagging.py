@@ -47,7 +47,11 @@ LEAPS_MS = (-3_600_000, 0, INTERVAL_MS, INTERVAL_MS, INTERVAL_MS, 3_600_000)
 """By how much the wall clock is another than at the last tick."""
 ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, late_horizon_ms=100_000)
 ASSEMBLIES = (ASSEMBLY, ASSEMBLY.model_copy(update={"inactivity_ms": 10_000}))
-SCORINGS = (ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),)))
+SCORINGS = (
+    ScoringConfig(),
+    ScoringConfig(rewards=(RewardConfig(weight=2.0),)),
+    ScoringConfig(rewards=(RewardConfig(), RewardConfig(type="moody", name="mood"))),
+)
 SKIPPING = BatchingConfig(groups_per_step=1, max_waiting_groups=2)
 AT_ONCE: dict[str, Any] = {"reward_wait_ms": 0, "reward_grace_ms": 0}
 PLAIN_RUNS = (
@@ -155,13 +159,14 @@ class _History:
         """End all workers; those that come later have other settings."""
         for worker in range(self.cluster.workers):
             self.cluster.crash(worker)
-        self.settings = (self.chance.randrange(2), self.chance.randrange(2), self.chance.choice(self.runs))
+        scoring = self.chance.randrange(len(SCORINGS))
+        self.settings = (self.chance.randrange(len(ASSEMBLIES)), scoring, self.chance.choice(self.runs))
         self.cluster.replace_stages(self._stages())
         self.ticker.configs = _configs(self.settings)
 
     def _promote(self) -> None:
         """Put configurations into effect in the middle of a round, as `rollbus replay promote` does."""
-        configs = _configs((0, self.chance.randrange(2), self.chance.choice(self.runs)))
+        configs = _configs((0, self.chance.randrange(len(SCORINGS)), self.chance.choice(self.runs)))
         for record in configs[1:]:  # not assembly's
             for topic in CONFIGURED[record.stage]:
                 for partition in range(self.broker.partitions_of(topic)):

@@ -100,6 +100,6 @@ def test_histories_have_the_intended_kinds_of_records() -> None:
     assert counted.keys() >= {
         *("Trajectory", "RewardRevised", "Score", "Group", "ClosedGroup", "TrainingBatch", "CurriculumState"),
         *("StepOutcome", "PolicyVersion", "RunCommand", "ConfigApplied", "Tick"),
-        *("incomplete_group", "excluded", "missing_events", "late_event", "score_missing"),
+        *("incomplete_group", "excluded", "missing_events", "late_event", "score_failed", "score_missing"),
     }
     assert min(counted[kind] for kind in ("retracted", "superseding", "rolled_back")) > 0

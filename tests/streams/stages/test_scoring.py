@@ -466,6 +466,28 @@ def test_a_trajectory_is_remembered_as_long_as_the_logged_settings_say() -> None
     assert reasons(stepper.feed(make_revision("e1", 1.0))) == ["orphaned_reward"]
 
 
+def test_a_trajectory_in_front_of_its_tick_is_remembered_from_its_own_time() -> None:
+    stepper = scoring()
+    stepper.tick()
+    config = make_config("assembly", AssemblyConfig(late_horizon_ms=10_000))
+    stepper.feed(config, make_trajectory("e1", assembled_at_ms=START_MS + 5_000))
+    stepper.tick(14)
+    assert [score.value for score in stepper.feed(make_revision("e1", 0.5))] == [0.5]
+    stepper.tick(1)
+    assert reasons(stepper.feed(make_revision("e1", 1.0))) == ["orphaned_reward"]
+
+
+def test_a_failed_score_is_dropped_at_the_time_of_its_record_however_far_the_stage_is() -> None:
+    times_ms = []
+    for seconds in (0, 5):
+        stepper = scoring(component("raise"))
+        stepper.tick(seconds)
+        _, first = stepper.feed(make_trajectory("e1", assembled_at_ms=START_MS + 5_000))
+        _, revised = stepper.feed(dataclasses.replace(make_revision("e1", 1.0), revised_at_ms=START_MS + 6_000))
+        times_ms.append((first.dropped_at_ms - START_MS, revised.dropped_at_ms - START_MS))
+    assert times_ms == [(5_000, 6_000)] * 2
+
+
 def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"))

@@ -112,7 +112,6 @@ class ResampleStage(RunStage[ResampleState]):
 
     configured_as = "resample"
     input = TRAJECTORIES
-    takes_early = True
 
     def __init__(self, config: RunConfig, *, partitions: int) -> None:
         super().__init__(config)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.records.config import AssemblyConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.records.config import AssemblyConfig, CurriculumConfig, GroupingConfig, ResampleConfig, RunConfig
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import CURRICULUM, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
 from rollbus.streams.exactly_once.batch import Partition
@@ -17,8 +17,9 @@ from rollbus.streams.exactly_once.rounds import EarlyRecords, header_of, round_o
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.stages.resample import ResampleStage
 from rollbus.streams.state.stage import PureAsEffects
-from tests.builders import make_episode, make_group, make_score, make_tick
+from tests.builders import make_episode, make_group, make_score, make_tick, make_trajectory
 from tests.streams.replay.memory import Raw
 from tests.streams.simulation.naive import run_to_end
 
@@ -72,6 +73,19 @@ def test_an_early_record_outlives_its_worker() -> None:
     processed = take_records(successor, raw(3, make_tick(1)))
     assert topics(processed) == [RUN_LOG.name]
     assert [value for key, value in processed.changelog if key.startswith(b"\x1fearly")] == [None]
+
+
+def test_attempts_are_requested_at_the_time_of_the_trajectory_however_early_it_lies() -> None:
+    """Its opening's group closes by that time too."""
+    run = PAIRS.model_copy(update={"resample": ResampleConfig(attempts_per_hour=10)})
+    trajectory = raw(1, make_trajectory(example_id=None), 1)
+    requests = []
+    for records in ([trajectory, raw(2, make_tick(1))], [raw(2, make_tick(1)), trajectory]):
+        stage = PureAsEffects(ResampleStage(run, partitions=1))
+        work = StagePartition(stage, Partition("trajectories", 0), app_version="")
+        requests.append(take_records(work, raw(0, make_tick(0)), *records).outputs)
+    assert requests[0] == requests[1]
+    assert [decode(output.value).requested_at_ms for output in requests[0]] == [make_tick(1).stream_time_ms]
 
 
 def test_a_window_ends_with_the_early_groups_that_lie_before_the_command() -> None:

@@ -183,7 +183,7 @@ class ChainFactory:
         plan = self.plan
         if plan.scores != "rescored":
             judged_groups = await find_judged(self.settings, plan, self.registry)
-            return judges(plan, registry=self.registry, ask=None, live_inputs=judged_groups)
+            return judges(plan, registry=self.registry, find_judged=judged_groups)
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
         return judges(

@@ -113,7 +113,7 @@ class GroupScoringStage(RunStage[GroupScoringState]):
     ) -> None:
         """Raise ConfigurationError for a reward that is not registered, or that is not over groups.
 
-        With `recorded` no function is called: verdicts are read from the groups that were judged before.
+        With `find_judged` no function is called: verdicts are read from the groups that were judged before.
         """
         check(registry, config.grouping.rewards, "group")
         super().__init__(config)

@@ -75,6 +75,29 @@ async def test_a_dry_run_judges_trajectories_in_the_namespace_of_its_scores(shar
     assert again.records["run-log"] > 0
 
 
+async def test_a_replay_of_judged_groups_takes_live_s_verdicts_and_asks_nobody(shared_log: Settings) -> None:
+    first = judging(shared_log, name_of(shared_log, "judged"))
+    digests = {digest.stage: digest.digest for digest in (await first.run()).digests}
+    later = judging(shared_log, "again", stages=("grouping", "group-scoring"))
+    asked_groups = []
+
+    def ask_again(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        asked_groups.append(group)
+        return turns(group, context)
+
+    again = await replace(
+        later,
+        settings=first.replay_settings,
+        plan=replace(later.plan, scores="recorded"),
+        registry={**BUILT_IN, "turns": RewardFunction(ask_again, per="group")},
+    ).run(dry_run=True)
+    assert {digest.stage: digest.digest for digest in again.digests} == {
+        stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
+    }
+    assert again.records["run-log"] > 0
+    assert not asked_groups
+
+
 async def test_a_judge_never_sees_an_episode_forgotten_after_its_group_closed(
     shared_log: Settings,
 ) -> None:

@@ -166,7 +166,7 @@ def answers_of(score: Score, rewards: Iterable[RewardConfig]) -> dict[str, Compo
     if has_failed or score.error:
         may_have_failed = (reward.name for reward in silent if bool(reward.weight) == has_failed)
         if (name := next(may_have_failed, None)) is not None:
-            answers[name] = ComponentAnswer(error=score.error or "failed")
+            answers[name] = replace(answers[name], error=score.error or "failed")
     return answers
 
 

@@ -328,6 +328,16 @@ def test_a_component_without_a_value_keeps_its_place_among_the_turns_in_a_replay
     assert list(map(encode, replay)) == list(map(encode, live))
 
 
+def test_what_was_said_of_turns_stays_in_a_failed_score_of_a_replay() -> None:
+    """A score has one error and does not say whose: another component without a value may be taken for it."""
+    config = ScoringConfig(
+        rewards=(RewardConfig(type="unclear", name="unclear"), RewardConfig(type="failing", name="broken"))
+    )
+    live, replay = scores_again(config, [make_trajectory()])
+    assert [turn.component for turn in live[0].turn_rewards] == ["unclear"]
+    assert list(map(encode, replay)) == list(map(encode, live))
+
+
 @given(config=st.sampled_from(WITH_FAILURES), first=st.none() | st.floats(-1, 1), revisions=REVISIONS)
 def test_a_replay_of_any_revisions_gives_live_s_scores(
     config: ScoringConfig, first: float | None, revisions: Any

@@ -23,7 +23,7 @@ SINK: list[MemorySink] = []
 
 
 class MemoryTelemetryConfig(TelemetryExporterBaseConfig, name="test_rollbus"):
-    pass
+    sample_rate: float = 1.0
 
 
 class StockConfig(FunctionBaseConfig, name="test_stock"):
@@ -32,7 +32,7 @@ class StockConfig(FunctionBaseConfig, name="test_stock"):
 
 @register_telemetry_exporter(config_type=MemoryTelemetryConfig)
 async def memory_telemetry(config: MemoryTelemetryConfig, builder: Builder) -> AsyncIterator[Any]:
-    recorder = init(sink=SINK[-1], namespace="t.", producer="nat")
+    recorder = init(sink=SINK[-1], namespace="t.", producer="nat", sample_rate=config.sample_rate)
     async with recorded_requests(recorder, identity_header=identity_header_of(builder)) as exporter:
         yield exporter
 

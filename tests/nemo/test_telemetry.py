@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ from tests.producers.integrations.agent_server import TOKENS, AgentServer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 SAMPLED_TOKENS = [TOKENS["tool"], TOKENS["final"]]
+GUARDED = "the call itself goes on"
+"""What is logged where the recording of something failed."""
 
 
 class KeeperConfig(FunctionBaseConfig, name="test_keeper"):
@@ -81,13 +83,16 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
 
 
 @asynccontextmanager
-async def workflow(sink: MemorySink, *, framework: str = "langchain") -> AsyncIterator[SessionManager]:
+async def workflow(
+    sink: MemorySink, *, framework: str = "langchain", sample_rate: float = 1.0
+) -> AsyncIterator[SessionManager]:
     """A workflow as `nat run` and `nat serve` build it, with a tool, and a model that asks for it once."""
     SINK.append(sink)
     _register_components()
     with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
         document = workflow_document(url)
         document["workflow"]["framework"] = framework
+        document["general"]["telemetry"]["tracing"]["rollbus"]["sample_rate"] = sample_rate
         config = Config.model_validate(document)
         async with WorkflowBuilder.from_config(config) as builder:
             manager = await SessionManager.create(config, shared_builder=builder)
@@ -173,6 +178,27 @@ async def test_requests_after_one_another_in_one_task_are_apart() -> None:
     assert len(turns_of(success)) == 2
     assert [event.stop_reason for event in success if isinstance(event, EpisodeEnded)] == ["completed"]
     assert all(event.episode_id.count("/") == 0 for event in (failure[0], success[0])), "neither is a child"
+
+
+@pytest.mark.parametrize("question", ["How many?", "fail"])
+async def test_a_request_that_is_not_sampled_ends_once(question: str, caplog: pytest.LogCaptureFixture) -> None:
+    sink = MemorySink()
+    async with workflow(sink, sample_rate=0.0) as manager:
+        with suppress(ValueError):
+            await ask(manager, question, "ada")
+    assert by_episode(sink) == []
+    assert GUARDED not in caplog.text
+
+
+async def test_a_request_that_outlives_the_recorder_ends_once(caplog: pytest.LogCaptureFixture) -> None:
+    sink = MemorySink()
+    async with AsyncExitStack() as server:
+        manager = await server.enter_async_context(workflow(sink))
+        async with manager.session() as session, session.run("fail") as runner:
+            await server.aclose()
+            with pytest.raises(ValueError, match="no such shelf"):
+                await runner.result()
+    assert GUARDED not in caplog.text
 
 
 async def test_a_streamed_answer_is_a_turn_of_its_request() -> None:

@@ -133,10 +133,10 @@ class EpisodeExporter(BaseExporter):
 
     def _end(self, error: BaseException | None, text: str | None = None) -> None:
         episode, token = self._episode, self._token
-        if episode is None or episode.ended:
-            return
-        if token is not None:
-            context.leave(token)
+        if episode is None or token is None:
+            return  # not begun, or ended
+        self._token = None
+        context.leave(token)
         if text is not None:
             episode.end("error", text)
         else:

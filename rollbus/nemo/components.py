@@ -187,7 +187,7 @@ class BusTrainerConfig(TrainerConfig, name="rollbus_trainer"):
 
 
 class RecordedOpenAIConfig(OpenAIModelConfig, name="rollbus_openai"):
-    """The toolkit's `openai`, its calls recorded token by token."""
+    """The toolkit's `openai`, whose answers a run finds again; it may have any name in any framework."""
 
 
 class WorkflowTelemetryConfig(TelemetryExporterBaseConfig, name="rollbus"):

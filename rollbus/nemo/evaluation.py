@@ -39,7 +39,6 @@ from rollbus.nemo.components import WorkflowTelemetryConfig
 from rollbus.nemo.llms import with_recorded_models
 from rollbus.nemo.runs.recorded_steps import with_recorded
 from rollbus.nemo.runs.run import Run
-from rollbus.nemo.runs.run_recording import RECORDING
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
 from rollbus.runtime.cancelling import is_being_cancelled
@@ -101,7 +100,6 @@ async def evaluate(tuning: FinetuneConfig, run: Run) -> EvaluationRunOutput:
     if not isinstance(config, Config):
         config = load_plan(Path(str(config)), run_config.override).config
     config = without_exporter(config).model_copy(update={"finetuning": FinetuneConfig()})  # which holds all of it
-    RECORDING.set(run.recording)
     return await BusEvaluation(
         EvaluationRunConfig(
             config_file=with_recorded_models(with_dataset(config, run_config.dataset), run.plan.trained),

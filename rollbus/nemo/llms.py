@@ -1,8 +1,8 @@
-"""The toolkit's models with recorded OpenAI clients beneath them, so that the sampled ids are exact.
+"""The toolkit's models of a run: of one kind, for the trained model, and such that their answers are found again.
 
-Entries under `llms` that speak OpenAI's protocol are read as `rollbus_openai`; the toolkit makes the framework's model,
-and the clients in it are replaced by their recorded twins. A call carries the toolkit's name of the function it is made
-in, for `target_functions`.
+Entries under `llms` that speak OpenAI's protocol are read as `rollbus_openai`; the toolkit makes the framework's model.
+Their calls are recorded beneath every framework (`RunRecording`). A call carries the toolkit's name of the function it
+is made in, for `target_functions`.
 """
 
 from collections.abc import AsyncIterator
@@ -19,7 +19,6 @@ from nat.llm.nim_llm import NIMModelConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 
 from rollbus.nemo.components import RecordedOpenAIConfig
-from rollbus.nemo.runs.run_recording import RECORDING, RunRecording
 from rollbus.runtime.credentials import token_for
 
 _SHARED_LLAMA_INDEX_FIELDS = (
@@ -39,19 +38,13 @@ _SHARED_LLAMA_INDEX_FIELDS = (
 async def recorded_model(
     config: RecordedOpenAIConfig, builder: Builder, framework: LLMFrameworkEnum
 ) -> AsyncIterator[Any]:
-    """Yield the model as the toolkit makes it for a framework; recorded while a run is recorded."""
+    """Yield the model as the toolkit makes it for a framework, such that it takes any name and keeps answers' ids."""
     make = GlobalTypeRegistry.get().get_llm_client(OpenAIModelConfig, framework).build_fn
     async with make(config, builder) as model:
-        recording = RECORDING.get()
         if framework is LLMFrameworkEnum.LLAMA_INDEX:
-            yield _record_llama_index(model, recording)
-            return
-        if recording is not None and framework is LLMFrameworkEnum.LANGCHAIN:
-            from rollbus.producers.integrations.langchain import record_clients
-
-            chat_model = getattr(model, "default", model)
-            record_clients(chat_model, recording.recorder, function=active_function)
-            _keep_ids_of_streams(chat_model)
+            model = _with_any_name(model)
+        elif framework is LLMFrameworkEnum.LANGCHAIN:
+            _keep_ids_of_streams(getattr(model, "default", model))
         yield model
 
 
@@ -70,20 +63,17 @@ def _keep_ids_of_streams(model: Any) -> None:
     object.__setattr__(model, convert.__name__, convert_with_id)  # the model's own assignment takes fields only
 
 
-def _record_llama_index(model: Any, recording: RunRecording | None) -> Any:
-    """Return LlamaIndex's model, recorded while a run is; OpenAILike where its OpenAI class refuses the model."""
-    client, async_client = model._get_client(), model._get_aclient()
+def _with_any_name(model: Any) -> Any:
+    """Return LlamaIndex's model; OpenAILike on the same clients where its OpenAI class refuses the model's name."""
     try:
         _ = model.metadata  # raises for a model that is not OpenAI's
     except ValueError:
         from llama_index.llms.openai_like import OpenAILike
 
         parameters = {name: getattr(model, name) for name in _SHARED_LLAMA_INDEX_FIELDS}
-        model = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
-    if recording is not None:
-        recording.record_tools()
-        model._client = recording.recorder.wrap(client, function=active_function)
-        model._aclient = recording.recorder.wrap(async_client, function=active_function)
+        other = OpenAILike(**parameters, is_chat_model=True, is_function_calling_model=True)
+        other._client, other._aclient = model._get_client(), model._get_aclient()
+        return other
     return model
 
 

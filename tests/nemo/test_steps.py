@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage
 from nat.builder.builder import Builder
 from nat.builder.framework_enum import LLMFrameworkEnum
 from nat.builder.function_info import FunctionInfo
-from nat.cli.register_workflow import register_function
+from nat.cli.register_workflow import register_function, register_llm_client
 from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.function import FunctionBaseConfig
 from nat.data_models.intermediate_step import (
@@ -20,6 +20,8 @@ from nat.data_models.intermediate_step import (
     StreamEventData,
 )
 from nat.data_models.invocation_node import InvocationNode
+from nat.llm.openai_llm import OpenAIModelConfig
+from openai import AsyncOpenAI
 
 from rollbus.nemo.runs.recorded_steps import turns_of_answers
 from tests.builders import make_turn
@@ -61,6 +63,39 @@ async def llama_index_workflow(config: LlamaConfig, builder: Builder) -> AsyncIt
         return str(answer)
 
     yield FunctionInfo.from_fn(run)
+
+
+class ForeignConfig(FunctionBaseConfig, name="test_foreign"):
+    llm: str
+
+
+@register_llm_client(config_type=OpenAIModelConfig, wrapper_type=LLMFrameworkEnum.AGNO)
+async def foreign_model(config: OpenAIModelConfig, builder: Builder) -> AsyncIterator[AsyncOpenAI]:
+    """What is beneath the model of a framework whose package is not installed here."""
+    yield AsyncOpenAI(base_url=config.base_url, api_key="none")
+
+
+@register_function(config_type=ForeignConfig, framework_wrappers=[])
+async def foreign_workflow(config: ForeignConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    llm = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.AGNO)
+
+    async def run(question: str) -> str:
+        answer = await llm.chat.completions.create(model="agent", messages=[{"role": "user", "content": question}])
+        return str(answer.choices[0].message.content)
+
+    yield FunctionInfo.from_fn(run)
+
+
+async def test_a_model_of_a_framework_that_has_no_hooks_is_trained(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["workflow"] = {"_type": "test_foreign", "llm": "policy"}
+    plain["finetuning"]["target_functions"] = ["<workflow>"]
+    async with new_run(tmp_path, plain) as components:
+        await run_epochs(components, 1)
+        (step,) = components.run.log.view.completed.values()
+        records = list(components.run.log.view.trajectories.values())
+    assert len(step.trained) == 6
+    assert [(record.trainable, len(record.turns)) for record in records] == [(True, 1)] * 6
 
 
 @pytest.mark.parametrize("framework", ["langgraph", "llama_index"])

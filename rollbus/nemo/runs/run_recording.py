@@ -8,12 +8,13 @@ An episode whose id begins with `local:` stays in memory: evaluations end up in 
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rollbus.nemo.llms import active_function
 from rollbus.nemo.troubles import NO_TOKEN_IDS
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
+from rollbus.producers.integrations.instrument import instrument
 from rollbus.schemas import codec
 from rollbus.schemas.records.events import Event, TurnRecorded
 
@@ -21,19 +22,14 @@ LOCAL = "local:"
 FLUSH_S = 60.0
 
 
-RECORDING: "ContextVar[RunRecording | None]" = ContextVar("rollbus_recording", default=None)
-"""The recorder of the run whose workflow is being built."""
-
-
 class RunRecording:
-    """The recorder and its episodes' events."""
+    """The recorder of the process's models and tools, and its episodes' events."""
 
     def __init__(
         self, namespace: str, sink: EventSink | None = None, *, producer: str = "finetune", processed: bool = False
     ) -> None:
         """`sink` is the bus; without it nothing leaves the process. `processed` is what the log-probs are of."""
         self._tee = _Tee(sink or MemorySink())
-        self._uninstall: Callable[[], None] | None = None
         self.recorder: Recorder = init(
             sink=self._tee,
             namespace=namespace,
@@ -41,12 +37,7 @@ class RunRecording:
             environment="finetune",
             logprob_mode="processed" if processed else "raw",
         )
-
-    def record_tools(self) -> None:
-        """Record the tools that agents of LlamaIndex run, as well as its models."""
-        from rollbus.producers.integrations.llama_index import install
-
-        self._uninstall = self._uninstall or install(self.recorder)
+        self._patches = instrument(self.recorder, function=active_function)
 
     def local_episode_id(self) -> str:
         """Return an id for an episode that stays in memory."""
@@ -67,8 +58,7 @@ class RunRecording:
 
     async def close(self) -> None:
         """Deliver and stop."""
-        if self._uninstall is not None:
-            self._uninstall()
+        self._patches.undo()
         await asyncio.to_thread(self.recorder.close, FLUSH_S)
 
 

@@ -9,7 +9,7 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,32 @@ def test_the_toolkits_configuration_trains_on_the_same_traffic(
     assert row["avg_reward"] == pytest.approx(sum(verdicts.values()) / REQUESTS)
 
 
-def test_an_evaluation_by_the_toolkits_command_is_in_sql(user: NewUser, workflow: dict[str, Any]) -> None:
+@contextmanager
+def page(user: NewUser) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Run the page by its command; yield what asks it as a browser does, by a question's name and values."""
+    command, environment = [*tethered(), ROLLBUS, "ui", "--port", "0"], own_environment() | user.environment
+    server = subprocess.Popen(command, cwd=user.folder, env=environment, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        address, _, token = server.stdout.readline().split()[0].partition("#token=")
+        key = {"authorization": f"Bearer {token}"}
+
+        def ask(question: str, **values: str) -> list[dict[str, Any]]:
+            answer = httpx.get(f"{address}api/ask/{question}", params=values, headers=key, timeout=60.0)
+            assert answer.status_code == 200, answer.text
+            table = answer.json()
+            return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+        yield ask
+    finally:
+        server.terminate()
+        server.wait(120)
+        server.stdout.close()
+
+
+def test_an_evaluation_by_the_toolkits_command_is_in_sql_and_on_the_page(
+    user: NewUser, workflow: dict[str, Any]
+) -> None:
     rows = [{"id": number, "question": f"Ticket {number}: where is it?", "answer": ""} for number in range(ITEMS)]
     (user.folder / "held_out.json").write_text(json.dumps(rows))
     document = copy.deepcopy(workflow)
@@ -191,18 +216,26 @@ def test_an_evaluation_by_the_toolkits_command_is_in_sql(user: NewUser, workflow
         answered = user.rollbus("sql", "query", "-o", "json", statement, check=False)
         return [json.loads(line) for line in answered.stdout.splitlines() if line.startswith("{")]
 
-    with user.running("worker", "sink"):
+    with user.running("worker", "sink"), page(user) as ask:
         run(NAT, "eval", "--config_file", "eval.yml", cwd=user.folder, **user.environment)
-        evaluations = "SELECT name, model, episodes, metrics['score'] AS score FROM evaluations FINAL"
+        evaluations = "SELECT name, model, policy_version, episodes, metrics['score'] AS score FROM evaluations FINAL"
         (evaluation,) = wait_until(lambda: answer(evaluations), f"it is not in SQL:\n{user.logs()}")
         rewards = """
-            SELECT value FROM rewards FINAL WHERE name = 'speed' AND source = 'evaluator'
+            SELECT episode_id, value FROM rewards FINAL WHERE name = 'speed' AND source = 'evaluator'
             AND episode_id IN (SELECT episode_id FROM episodes FINAL WHERE task = 'held-out')
         """
         wait_until(lambda: len(answer(rewards)) == ITEMS, f"not all rewards are in SQL:\n{user.logs()}")
-        values = sorted(row["value"] for row in answer(rewards))
+        value_by_episode = {row["episode_id"]: row["value"] for row in answer(rewards)}
+        moments = ask("timeline", run="main", model="agent")
+        shown_rewards = {episode_id: ask("rewards_of_episode", episode=episode_id) for episode_id in value_by_episode}
     outputs = json.loads((user.folder / "results" / "speed_output.json").read_text())["eval_output_items"]
     scores = sorted(item["score"] for item in outputs)
-    assert values == pytest.approx(scores)
+    assert sorted(value_by_episode.values()) == pytest.approx(scores)
     assert (evaluation["name"], evaluation["model"], evaluation["episodes"]) == ("speed", "agent", ITEMS)
     assert evaluation["score"] == pytest.approx(sum(scores) / ITEMS)
+    (point,) = (moment for moment in moments if moment["name"] == "speed")
+    assert (point["kind"], point["metric"], point["version"]) == ("line", "score", evaluation["policy_version"])
+    assert point["value"] == pytest.approx(evaluation["score"])
+    for episode_id, value in value_by_episode.items():
+        (report,) = shown_rewards[episode_id]
+        assert (report["name"], report["value"], report["source"]) == ("speed", value, "evaluator")

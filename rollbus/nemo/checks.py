@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonpath_ng.parser import parse
+from nat.builder.function import FunctionGroup
 from nat.data_models.config import Config, TelemetryConfig
 from nat.data_models.dataset_handler import EvalDatasetCustomConfig
 from nat.data_models.finetuning import FinetuneRunConfig
@@ -105,7 +106,7 @@ def repeated_ids(options: FinetuneOptions) -> Iterator[str]:
 
 def _require_targets(config: Config) -> None:
     """Raise ConfigurationError where `finetuning` targets a function or a model that is not configured."""
-    tuning, groups = config.finetuning, tuple(config.function_groups)
+    tuning, groups = config.finetuning, tuple(f"{group}{FunctionGroup.SEPARATOR}" for group in config.function_groups)
     functions = {*config.functions, "<workflow>"}
     models = {*config.llms, *(str(getattr(llm, "model_name", name)) for name, llm in config.llms.items())}
     for name in tuning.target_functions:
@@ -136,8 +137,11 @@ def _count_examples(config: Config, dataset: Any) -> int:
         raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
     handler = DatasetHandler(dataset_config, reps=1, concurrency=1)
     try:
-        return len(handler.get_eval_input_from_dataset(None).eval_input_items)  # type: ignore[arg-type]
+        number = len(handler.get_eval_input_from_dataset(None).eval_input_items)  # type: ignore[arg-type]
     except Exception as error:
         raise ConfigurationError(
             f"dataset {dataset_config.file_path} cannot be read as {dataset_config.type}: {error}"
         ) from error
+    if not number:
+        raise ConfigurationError(f"dataset {dataset_config.file_path} has no example; see the file, and its `filter`")
+    return number

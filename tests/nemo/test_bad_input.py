@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ from nat.data_models.finetuning import (
     Trajectory,
     TrajectoryCollection,
 )
+from nat.data_models.function import FunctionGroupBaseConfig
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.local.process.processes import identify
@@ -35,7 +37,7 @@ def test_a_torn_record_of_a_run_is_named(tmp_path: Path, torn: str) -> None:
     (tmp_path / "run-7").mkdir()
     (tmp_path / "run-7" / "run.json").write_text(torn)
     with pytest.raises(ConfigurationError, match=r"run\.json does not describe a run"):
-        newest_run(tmp_path)
+        newest_run(tmp_path, tmp_path / "config.yml")
 
 
 @pytest.mark.parametrize("trainer", [None, "x", {"backend": "memory"}, {"backend": None}])
@@ -45,6 +47,15 @@ def test_settings_of_another_shape_are_a_configuration_error(tmp_path: Path, tra
     config = read(tmp_path, plain)
     with pytest.raises(ConfigurationError):
         require_runnable(FinetuneOptions(config, FinetuneRunConfig()))
+
+
+@pytest.mark.parametrize(("target", "is_function"), [("shop__price", True), ("shop", False), ("shopping", False)])
+def test_a_target_in_a_group_is_a_function_of_it(tmp_path: Path, target: str, is_function: bool) -> None:
+    plan = read(tmp_path, document(tmp_path, target_functions=[target]))
+    config = plan.config.model_copy(update={"function_groups": {"shop": FunctionGroupBaseConfig()}})
+    refusal = pytest.raises(ConfigurationError, match=f"no function '{target}'")
+    with nullcontext() if is_function else refusal:
+        require_runnable(FinetuneOptions(replace(plan, config=config), FinetuneRunConfig()))
 
 
 class ScoredItem(EvalOutputItem):

@@ -172,8 +172,18 @@ def test_the_newest_run_began_last_whatever_clock_was_on_the_wall(tmp_path: Path
     record(tmp_path / "state" / "in-summer-time", began_at="2026-10-25T02:50:00+02:00")
     record(tmp_path / "state" / "in-winter-time", began_at="2026-10-25T02:10:00+01:00")
     record(tmp_path / "state" / "of-no-time", began_at="")
-    assert newest_run(tmp_path / "state").run_id == "in-winter-time"
+    assert newest_run(tmp_path / "state", tmp_path / "config.yml").run_id == "in-winter-time"
     assert datetime.fromisoformat(now()).utcoffset() is not None
+
+
+def test_a_configuration_resumes_its_own_run_and_not_anothers(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
+    record(tmp_path / "state" / "of-another", config_file=str(tmp_path / "other.yml"), began_at="2026-01-02T00:00:00")
+    refused = invoke("--config_file", path, "--resume")
+    assert refused.exit_code == 1
+    assert "has no run of" in refused.output
+    record(tmp_path / "state" / "of-this")
+    assert newest_run(tmp_path / "state", path).run_id == "of-this"
 
 
 def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +195,7 @@ def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, m
 
     monkeypatch.setattr(Processes, "start", fail)
     assert "no broker" in invoke("--config_file", path).output
-    assert newest_run(tmp_path / "state").run_id == "run-7"
+    assert newest_run(tmp_path / "state", tmp_path / "config.yml").run_id == "run-7"
     assert name_run(load_plan(path).bus) == "run-8", "its name is free"
 
 
@@ -215,6 +225,7 @@ def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path)
         ("--result_json_path", "$[", "'$[' is not a JSON path"),
         ("-o", "eval.general.dataset.file_path none.json", "dataset none.json cannot be read as json"),
         ("--validation_dataset", "torn.json", "torn.json cannot be read as json"),
+        ("--validation_dataset", "empty.csv", "dataset empty.csv has no example"),
     ],
 )
 def test_a_run_that_cannot_work_is_refused_before_anything_starts(
@@ -223,6 +234,7 @@ def test_a_run_that_cannot_work_is_refused_before_anything_starts(
     monkeypatch.setattr(rollbus.nemo.finetune, "Processes", None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "torn.json").write_text("{")
+    (tmp_path / "empty.csv").write_text("id,question\n")
     result = invoke("--config_file", write_plan(tmp_path), *check, option, *value.split())
     assert result.exit_code == 1
     assert message in result.output, result.exception

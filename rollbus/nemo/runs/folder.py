@@ -91,11 +91,14 @@ def list_runs(data_dir: Path) -> list[RunRecord]:
     return sorted(records, key=_began_s)
 
 
-def newest_run(data_dir: Path) -> RunRecord:
-    """Return the run that began last: the one to resume."""
-    runs = list_runs(data_dir)
+def newest_run(data_dir: Path, config_file: Path) -> RunRecord:
+    """Return the run of a configuration that began last: the one to resume."""
+    runs = [run for run in list_runs(data_dir) if run.config_file == str(config_file.resolve())]
     if not runs:
-        raise ConfigurationError(f"nothing to resume: {data_dir} has no run; start without --resume")
+        raise ConfigurationError(
+            f"nothing to resume: {data_dir} has no run of {config_file}; start without --resume, or continue one of "
+            "another configuration by `rollbus finetune resume RUN`"
+        )
     return runs[-1]
 
 

@@ -75,7 +75,9 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     if check:
         echo(description)
         return
-    _run(replace(run_options, resume=newest_run(run_options.plan.bus.data_dir)) if resume else run_options)
+    if resume:
+        run_options = replace(run_options, resume=newest_run(run_options.plan.bus.data_dir, Path(config_file)))
+    _run(run_options)
 
 
 def _options(

@@ -9,7 +9,8 @@ _SAMPLING = f"name {', '.join(NEUTRAL)} in the request"
 ADVICE: Mapping[str, str] = {
     "no_logprobs": _IDS,
     "logprobs_refused": _IDS,
-    "missing_logprobs": "the server left log-probs out; ask it for one choice without special sampling",
+    "missing_logprobs": "some log-probs of the server are missing, not finite or above 0: ask without special sampling",
+    "no_choice": "the server gave fewer answers than `n` asks for: ask for one",
     "no_token_ids": _IDS,
     "no_prompt_token_ids": "the server returns no ids of the prompt; rollbus' own endpoint and newer vLLM do",
     "no_usage": "let the server return its token counts (`stream_options: include_usage`)",

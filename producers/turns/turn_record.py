@@ -38,6 +38,7 @@ TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
 NOT_CAPTURED = "not_captured"
 LOGPROBS_REFUSED = "logprobs_refused"
+NO_CHOICE = "no_choice"
 ECHO = "echo"
 """The request's field, and the reason: the answer repeats the prompt, and its tokens with it."""
 
@@ -152,7 +153,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     drafts = []
     missing = range(len(answer.choices), exchange.turns)
     choices = (*answer.choices, *(AnswerChoice(index=index) for index in missing))
-    for choice, token_ids in zip(choices, [*sampled, *(None for _ in missing)], strict=True):
+    for position, (choice, token_ids) in enumerate(zip(choices, [*sampled, *(None for _ in missing)], strict=True)):
         choice_redactor = Redactor(privacy)
         completion = choice_redactor.message(completion_of(choice))
         withheld = (
@@ -162,6 +163,8 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
             or answer.problem
             or _unreadable_input(request)
         )
+        if withheld is None and answer.complete and position in missing:
+            withheld = NO_CHOICE
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
         fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld, sampling)

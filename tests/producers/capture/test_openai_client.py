@@ -94,6 +94,15 @@ def test_passive_mode_changes_no_request_and_says_what_is_missing(
     assert turn.untrainable_reason == "no_logprobs"
 
 
+def test_an_answer_with_fewer_choices_than_asked_for_says_so(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(model="agent", messages=HELLO, n=2)
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == [None, "no_choice"]
+
+
 def test_request_mode_respects_an_explicit_no(recorder: Recorder, server: Server) -> None:
     client = recorder.wrap(server.client(), logprobs="request")
     with recorder.episode(task="greet"):

@@ -63,6 +63,7 @@ SENTENCES = {
     "unbalanced": "17 episodes do not count for or against version 3 (unbalanced)",
     "no_signal": "2 of 3 groups have equal rewards",
     "other_model": "run other trains qwen: the learner serves no version that the agent asked for",
+    "not_targeted": "nothing can train: 26 of 29 episodes are left out, since model 'agent' is not of this run",
     "empty_filter": "the filter of run narrow (tasks refunds, models agent) matches none of 26 episodes",
     "open": "3 are open, the oldest for",
     "forecast": "1 of 16 groups: the first step waits, since no trainer of run main runs",
@@ -204,6 +205,7 @@ def _drop(name: str, reason: DropReason, unit: DropUnit, run: str) -> Drop:
         stage="grouping",
         run_id=run,
         trajectory_ids=(trajectory,),
+        detail="model 'agent' is not of this run" if run == "other" else "",
         dropped_at_ms=0,
     )
 

@@ -343,6 +343,29 @@ def test_a_learner_without_the_agents_model_or_version_is_named() -> None:
     assert ours.notices == ()
 
 
+def test_what_keeps_episodes_out_of_a_run_is_named() -> None:
+    outside = [
+        count(2, "not_targeted", 4, detail="model 'gpt-4o' is not of this run"),
+        count(2, "not_targeted", 1, detail="label 'env' is not of this run"),
+        count(2, "not_targeted", 2),
+    ]
+    losses = funnel(*outside, count(5)).stages[1].lost
+    assert [(loss.reason, loss.episodes, loss.what) for loss in losses] == [
+        ("not_targeted", 4, "are left out, since model 'gpt-4o' is not of this run"),
+        ("not_targeted", 2, "are not of this run, by its filter or its model"),
+        ("not_targeted", 1, "is left out, since label 'env' is not of this run"),
+    ]
+
+
+def test_log_probs_that_are_no_numbers_are_not_described_as_absent() -> None:
+    drawn = funnel(
+        count(0, "untrainable", 1, detail="missing_logprobs"), turns=(TurnCount("agent", "missing_logprobs", 1),)
+    )
+    words = words_of(drawn, "untrainable_turns")
+    assert "gave log-probs of which some are missing or impossible (missing_logprobs)" in words
+    assert "not finite" in words
+
+
 def test_a_filter_that_matches_nothing_is_named_beside_the_tasks_seen() -> None:
     settings = FunnelSettings(RunConfig(filter=FilterConfig(tasks=("refunds",))))
     drawn = funnel(count(2, "not_targeted", 9), settings=settings, run={"tasks": ("ticket",), "agents": ("",)})

@@ -143,7 +143,8 @@ def _draw_stage(number: int, counts: Sequence[EpisodeCount]) -> FunnelStage:
     losses = []
     for (reason, detail), episodes in sorted(episodes_by_loss.items(), key=lambda item: (-item[1], item[0])):
         loss = explain_loss(reason, detail)
-        losses.append(LostEpisodes(detail or reason, episodes, agree(loss.what, episodes), loss.remedy))
+        name = detail if detail and reason == DropReason.UNTRAINABLE else reason
+        losses.append(LostEpisodes(name, episodes, agree(loss.what, episodes), loss.remedy))
     return FunnelStage(STAGES[number], reached, waiting, tuple(losses))
 
 

@@ -79,6 +79,8 @@ LOSSES: Mapping[str, Loss] = {
 def explain_loss(reason: str, detail: str = "") -> Loss:
     """Return what a reason means; the detail of an untrainable episode decides what to do."""
     loss = LOSSES.get(reason, Loss(IN_STEP, UNKNOWN.what, UNKNOWN.remedy))
+    if reason == DropReason.NOT_TARGETED and detail:
+        return Loss(loss.stage, f"are left out, since {detail}", loss.remedy)
     if reason == DropReason.UNTRAINABLE and detail:
         return Loss(loss.stage, f"have no turn that can be trained ({detail})", advise_turns(detail))
     return loss

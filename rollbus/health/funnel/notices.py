@@ -135,6 +135,8 @@ def _say_verdict(turns: TurnCount) -> str:
     server += f" at {turns.server}" if turns.server else ""
     if "token_ids" in turns.reason:
         return f"{server} gave no token ids ({turns.reason})"
+    if turns.reason == "missing_logprobs":
+        return f"{server} gave log-probs of which some are missing or impossible ({turns.reason})"
     if "logprobs" in turns.reason:
         return f"{server} gave no log-probs ({turns.reason})"
     return f"{turns.reason}, from {server}"

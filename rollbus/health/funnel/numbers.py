@@ -19,7 +19,7 @@ class EpisodeCount:
     dropped_by: str
     """Reason of the drop; empty for what is on its way or trained."""
     detail: str
-    """Why a turn cannot be trained, of those dropped as `untrainable`."""
+    """Why a turn cannot be trained, of those dropped as `untrainable`; what is outside, of `not_targeted` ones."""
     episodes: int
     oldest_ms: int
     paused: int = 0

@@ -1,5 +1,6 @@
 -- name: funnel_episodes
 -- How far the episodes that began since a time came in a run: counts by what they reached, and by what dropped them.
+-- detail: why a turn cannot be trained, or the three most frequent reasons for which a filter leaves episodes out.
 -- reached: 0 began, 1 trainable, 2 with a reward, 3 grouped, 4 in a group with a signal, 5 in a step.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
@@ -79,6 +80,14 @@ WITH
         WHERE namespace = {namespace:String} AND unit = 'episode' AND kafka_timestamp >= since
         GROUP BY episode_key
     ),
+    outside AS
+    (
+        SELECT cityHash64(unit_id) AS trajectory_key, any(detail) AS what
+        FROM drops
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND unit = 'trajectory'
+            AND reason = 'not_targeted' AND detail != 'not_targeted' AND kafka_timestamp >= since
+        GROUP BY trajectory_key
+    ),
     waiting AS
     (
         SELECT DISTINCT episode_key, true AS has_paused
@@ -91,8 +100,11 @@ SELECT
         facts.is_rewarded AND assembled.is_trainable, 2, assembled.is_trainable, 1, 0) AS reached,
     assembled.is_there AS is_assembled,
     multiIf(facts.is_trained, '', facts.reason != '', facts.reason, lost_whole.reason) AS dropped_by,
-    if(dropped_by = 'untrainable',
-        if(assembled.untrainable = '', 'no_policy_version', assembled.untrainable), '') AS detail,
+    multiIf(
+        dropped_by = 'untrainable', if(assembled.untrainable = '', 'no_policy_version', assembled.untrainable),
+        dropped_by = 'not_targeted'
+            AND outside.what IN (SELECT what FROM outside GROUP BY what ORDER BY count() DESC, what LIMIT 3), outside.what,
+        '') AS detail,
     count() AS episodes,
     countIf(waiting.has_paused) AS paused,
     toUnixTimestamp64Milli(min(began.at)) AS oldest_ms
@@ -100,6 +112,7 @@ FROM began
 LEFT JOIN assembled ON assembled.episode_key = began.episode_key
 LEFT JOIN facts ON facts.trajectory_key = assembled.trajectory_key
 LEFT JOIN lost_whole ON lost_whole.episode_key = began.episode_key
+LEFT JOIN outside ON outside.trajectory_key = assembled.trajectory_key
 LEFT JOIN waiting ON waiting.episode_key = began.episode_key
 GROUP BY reached, is_assembled, dropped_by, detail
 ORDER BY reached, is_assembled, dropped_by, detail

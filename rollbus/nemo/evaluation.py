@@ -246,6 +246,7 @@ class BusEvaluation(EvaluationRun):
             turns = [event.event_id for event in events if isinstance(event, TurnRecorded)]
             play.played[attempt.example_id] = PlayedAttempt(attempt, episode, turns, error)
         else:
+            self._run.crashes[attempt.trajectory_id] = error
             episode.end("error", error)
         return error
 

@@ -505,7 +505,7 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     async with new_run(tmp_path, plain) as components:
         (status,) = await run_epochs(components, 1)
-        reasons = dict(components.run.log.view.count_drop_reasons(components.run.log.view.trajectories_of(0)))
+        reasons = dict(components.run.log.view.count_drop_reasons(components.run.log.view.trajectories_of(0), {}))
         assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
         (given,) = components.adapter.submitted
     assert status.status is TrainingStatusEnum.COMPLETED
@@ -629,7 +629,7 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
     async with new_run(tmp_path, own_document(tmp_path)) as components:
         given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
         kept_collection = await components.run.publish(given, 0)
-        reasons = components.run.log.view.count_drop_reasons([str(id_of(wrong))])
+        reasons = components.run.log.view.count_drop_reasons([str(id_of(wrong))], {})
     assert count(kept_collection) == 2
     assert [reason.split()[0] for reason in reasons] == ["excluded"]
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -171,9 +172,13 @@ async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path
     assert [reason.split()[0] for reason in view.drop_reasons.values()] == ["score_missing"]
 
 
-async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
+async def test_an_example_that_always_fails_costs_that_example_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with new_run(tmp_path, document(tmp_path, workflow=crashing)) as components:
         (status,) = await run_epochs(components, 1)
+    (line,) = (record.getMessage() for record in caplog.records if "left out of epoch" in record.getMessage())
+    assert re.fullmatch(r"left out of epoch 1: crashed \(ValueError: broken \(.*, in crashing\)\): 6", line)
     assert status.status is TrainingStatusEnum.COMPLETED
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["num_groups"]) == (4, 2)
 

@@ -4,7 +4,7 @@ Epoch and curriculum window are one: an epoch ends with one `end_window`, so win
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,10 +149,10 @@ class RunView:
         """Return the epoch whose window is still open."""
         return max(self.windows, default=-1) + 1
 
-    def count_drop_reasons(self, trajectories: Iterable[str]) -> dict[str, int]:
-        """Return how many of these were dropped, by reason."""
+    def count_drop_reasons(self, trajectories: Iterable[str], crashes: Mapping[str, str]) -> dict[str, int]:
+        """Return how many of these were dropped, by reason; a crash is the reason why the stages got no reward."""
         reasons = (
-            self.drop_reasons[trajectory]
+            f"crashed ({crashes[trajectory]})" if trajectory in crashes else self.drop_reasons[trajectory]
             for trajectory in trajectories
             if trajectory not in self.group_id_by_trajectory and trajectory in self.drop_reasons
         )

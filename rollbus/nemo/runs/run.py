@@ -64,6 +64,8 @@ class Run:
     """Epochs whose trajectories are episodes, and not preference pairs."""
     reasons: dict[int, dict[str, int]] = field(default_factory=dict)
     """By epoch: why trajectories were left out before their groups, with their number."""
+    crashes: dict[str, str] = field(default_factory=dict)
+    """By trajectory id: why an attempt without a reward crashed, of those made in this process."""
     tally: Tally = field(default_factory=Tally)
     """Of the attempts since the last epoch began."""
 
@@ -125,7 +127,7 @@ class Run:
         """Wait until the stages have grouped or dropped each trajectory, and remember why they dropped any."""
         await self.recording.flush()
         await self.log.wait_for(lambda view: view.is_settled(ids), f"the groups of epoch {epoch + 1}")
-        if reasons := self.log.view.count_drop_reasons(ids):
+        if reasons := self.log.view.count_drop_reasons(ids, self.crashes):
             logger.warning("left out of epoch %d: %s", epoch + 1, troubles.describe_counts(reasons))
         self.reasons[epoch] = self.reasons.get(epoch, {}) | reasons
 

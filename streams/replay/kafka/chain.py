@@ -41,9 +41,10 @@ from rollbus.streams.replay.plan.range_on_broker import (
     refuse_missing,
     resolve,
 )
-from rollbus.streams.replay.plan.stages import judges, pure_stages
+from rollbus.streams.replay.plan.stages import pure_stages
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, NEXT_TURN_JUDGE, Registry
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 
 
@@ -180,15 +181,16 @@ class ChainFactory:
         return await resolve(self.settings, SCORES, start, Bound(), from_first_record=not first_tick)
 
     async def _judges(self) -> list[AnyStage]:
-        plan = self.plan
+        """Return what scores closed groups, for the runs that ask for it."""
+        plan, registry = self.plan, self.registry
+        runs = [run for run in plan.run_configs() if run.grouping.rewards]
         if plan.scores != "rescored":
-            judged_groups = await find_judged(self.settings, plan, self.registry)
-            return judges(plan, registry=self.registry, find_judged=judged_groups)
+            find = await find_judged(self.settings, plan, registry)
+            return [GroupScoringStage(run, registry=registry, find_judged=find) for run in runs]
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
-        return judges(
-            plan, registry=self.registry, ask=self.ask, payload=WrittenPayload(self.output, kafka, self.excluded)
-        )
+        payload = WrittenPayload(self.output, kafka, self.excluded)
+        return [GroupScoringStage(run, registry=registry, ask=self.ask, payload=payload) for run in runs]
 
     async def _scoring(self, first_tick: int | None) -> AnyStage:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms

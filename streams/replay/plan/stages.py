@@ -7,14 +7,10 @@ from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.plan.plan import ReplayPlan
-from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import Registry
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
-from rollbus.streams.stages.scoring.group_scoring import FindGroup, GroupScoringStage
-from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import PureAsEffects, Stage
 
 PURE = ("alias", "assembly", "grouping")
@@ -34,19 +30,3 @@ def pure_stages(plan: ReplayPlan, kind: str) -> list[AnyStage]:
         return [PureAsEffects(AssemblyStage(plan.assembly))]
     of_run: dict[str, Callable[[RunConfig], Stage[Any]]] = {"grouping": GroupingStage, "curriculum": CurriculumStage}
     return [PureAsEffects(of_run[kind](run)) for run in plan.run_configs()]
-
-
-def judges(
-    plan: ReplayPlan,
-    *,
-    registry: Registry,
-    ask: Ask | None = None,
-    payload: Payload | None = None,
-    find_judged: FindGroup | None = None,
-) -> list[AnyStage]:
-    """Return what scores closed groups, for the runs that ask for it."""
-    return [
-        GroupScoringStage(run, registry=registry, ask=ask, payload=payload, find_judged=find_judged)
-        for run in plan.run_configs()
-        if run.grouping.rewards
-    ]

@@ -1,5 +1,6 @@
 """The options of `rollbus replay` → a plan → the replay, with the rewards and the judge of the settings."""
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
@@ -9,6 +10,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
+    from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
     from rollbus.streams.replay.kafka.run import Replay
     from rollbus.streams.replay.plan.plan import ReplayPlan
     from rollbus.streams.rewards.registry import Registry
@@ -22,19 +24,37 @@ CHANGED_BY = {
 """Option → stages; it has an effect only if one of them is replayed."""
 
 
-def make_replay(settings: Settings, plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
+def make_replay(
+    settings: Settings,
+    plan: "ReplayPlan",
+    reward: str | None,
+    *,
+    watch: "ProgressCallbacks | None" = None,
+    follow: asyncio.Event | None = None,
+    processes: int | None = 1,
+) -> "Replay":
     """Return the replay of a plan, with the reward functions and the judge's model of the settings.
 
     Raises ConfigurationError if the plan asks a model and the settings name none.
     """
     from rollbus.cli.replay.options import find_registry
+    from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
     from rollbus.streams.replay.kafka.run import Replay
 
     if plan.scores == "rescored":
         require_judge_model(settings, plan.asked_again())
     require_keys(settings)
     registry, ask = find_registry(reward), judge_endpoint(settings)
-    return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)
+    return Replay(
+        settings.stream_settings(),
+        plan,
+        registry,
+        ask=ask,
+        version=__version__,
+        watch=watch or ProgressCallbacks(),
+        follow=follow,
+        processes=processes,
+    )
 
 
 def make_plan(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.errors import RollbusError
@@ -23,7 +23,7 @@ from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.exactly_once import processing
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.digest import NOWHERE
-from rollbus.streams.replay.decide.lane import Answers, Lane, Message
+from rollbus.streams.replay.decide.lane import Answers, AskAll, Lane, Message
 from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.kafka.live_topics import read_rewards
 from rollbus.streams.replay.kafka.source import open_ranges
@@ -136,7 +136,7 @@ async def _lane(job: LaneJob) -> Lane:
     )
 
 
-def asking(plan: ReplayPlan, registry: Registry) -> Any:
+def asking(plan: ReplayPlan, registry: Registry) -> AskAll:
     """Return what asks the plan's reward functions about trajectories."""
     stage = ScoringStage(plan.scoring_config, keep_ms=0, registry=registry, retry_s=0)  # it asks no model
 

@@ -130,8 +130,15 @@ def shadow(settings: Settings, **chosen: Any) -> None:
 
     first = "scoring" if chosen["reward"] or chosen["rescore"] else "grouping"
     stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
-    more: dict[str, Any] = {"end": "latest", "stages": stages, "feedback": "recorded"}
-    plan = make_plan(settings, **chosen, **more, allow_missing=False, dry_run=False)
+    plan = make_plan(
+        settings,
+        **chosen,
+        end="latest",
+        stages=stages,
+        feedback="recorded",
+        allow_missing=False,
+        dry_run=False,
+    )
     require_topics(settings, "replays")
     log_to_stderr()
     prepare_process()
@@ -139,9 +146,9 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     followed = ShadowProgress(plan.name)
 
     async def until_signal() -> "ReplayManifest":
-        more = {"watch": followed.watch(), "follow": stop_on_signals()}
+        shadow = make_replay(settings, plan, chosen["reward"], watch=followed.watch(), follow=stop_on_signals())
         async with beating(settings.heart("shadow"), followed.report):
-            return await make_replay(settings, plan, chosen["reward"], **more).run()
+            return await shadow.run()
 
     echo(
         f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace_in(settings.namespace)}*", err=True

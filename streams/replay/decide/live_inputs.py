@@ -18,8 +18,11 @@ from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import RUN_LOG, Topic
 
 BEFORE_ALL = -1
-FindScore = Callable[[str, str, int], Awaitable[Score | None]]
-"""Group hint, trajectory id and revision to the score that live gave it; None where it gave none."""
+FindScore = Callable[[str, str, int, int], Awaitable[Score | None]]
+"""Group hint, trajectory id, revision and stream time of what is scored to the score that live gave it, or None.
+
+An episode whose events all come again after the late horizon has the same ids, at another time.
+"""
 Change = Callable[[ConfigApplied], ConfigApplied | None]
 """A recorded configuration to the one that the replay uses in its place; None for none."""
 

@@ -140,8 +140,10 @@ class RecordedScoring:
             return {}
         if self._compute_feedback and isinstance(record, RewardRevised):
             return {}  # it excludes: the answers stay
-        revision = record.revision if isinstance(record, RewardRevised) else 0
-        score = await self._find(record.group_hint, record.trajectory_id, revision)
+        revision, at_ms = (
+            (record.revision, record.revised_at_ms) if isinstance(record, RewardRevised) else (0, record.first_seen_ms)
+        )
+        score = await self._find(record.group_hint, record.trajectory_id, revision, at_ms)
         if score is None:
             error = "live gave no score in this range; replay with --rescore"
             return {reward.name: ComponentAnswer(error=error) for reward in config.rewards[:1]}
@@ -201,7 +203,7 @@ def _remembering(
 
     async def remembered(trajectory: Trajectory, context: RewardContext) -> float | TurnValues | None:
         revision = context.revision if function.reads_feedback else 0
-        score = await find(trajectory.group_hint, trajectory.trajectory_id, revision)
+        score = await find(trajectory.group_hint, trajectory.trajectory_id, revision, trajectory.first_seen_ms)
         turns = turns_of(score, context.name) if score is not None else ()
         is_answered = score is not None and (context.name in score.components or function.reads_feedback)
         if score is None or not is_answered:

@@ -14,6 +14,7 @@ _NAMES = [field.name for field in fields(Score)]
 _LOCATION_INDEX = _NAMES.index("location")
 _NAMES.remove("location")
 _TRAJECTORY_ID, _GROUP_HINT = _NAMES.index("trajectory_id"), _NAMES.index("group_hint")
+_FIRST_SEEN_MS = _NAMES.index("first_seen_ms")
 
 header_fields = attrgetter(*_NAMES)
 """A header → its fields, as a tuple, which reaches another process faster than encoded bytes.
@@ -42,6 +43,11 @@ class HeaderOnly:
     def group_hint(self) -> str:
         """The key of the trajectory's topic."""
         return str(self.head[_GROUP_HINT])
+
+    @property
+    def first_seen_ms(self) -> int:
+        """Stream time when the first event of its episode came."""
+        return int(self.head[_FIRST_SEEN_MS])
 
     def header(self, location: Location) -> Score:
         """Return the header of the trajectory at a location."""

@@ -55,7 +55,11 @@ ScoreKey = tuple[str, int]
 
 
 class RecordedScores:
-    """Live's scores, by trajectory and revision."""
+    """Live's scores, by trajectory and revision.
+
+    An episode that comes again after the late horizon has the same ids: what is asked of it, at another time, is
+    answered by the next score.
+    """
 
     def __init__(
         self, sources: Sequence[Source], ends: Mapping[int, int] | None = None, *, revisions: bool = True
@@ -69,27 +73,32 @@ class RecordedScores:
         self._ended: set[int] = set()
         """Partitions that have been read as far as they hold what is wanted."""
         self._reading = [asyncio.Lock() for _ in sources]
-        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
-        self._remembered: OrderedDict[ScoreKey, Score] = OrderedDict()
+        self._ahead: list[dict[ScoreKey, list[Score]]] = [{} for _ in sources]
+        self._remembered: OrderedDict[tuple[ScoreKey, int], Score] = OrderedDict()
+        """By key and the time that was asked for."""
 
     @property
     def ahead(self) -> int:
         """How many scores were read and have not been asked for."""
-        return sum(map(len, self._ahead))
+        return sum(len(scores) for ahead in self._ahead for scores in ahead.values())
 
-    async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(self, hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         """Return a score; None where there is none to the end of the range."""
         key = (trajectory_id, revision)
+        question = (key, at_ms)
         number = partition_of(hint.encode(), len(self._sources))
         async with self._reading[number]:  # another who asks meanwhile may be given what this one waits for
-            if key in self._remembered:
-                return self._remembered[key]
+            if question in self._remembered:
+                return self._remembered[question]
             ahead = self._ahead[number]
             while key not in ahead:
                 if number in self._ended:
                     return None
                 await self._read_on(number)
-            score = self._remembered[key] = ahead.pop(key)
+            scores = ahead[key]
+            score = self._remembered[question] = scores.pop(0)
+            if not scores:
+                del ahead[key]
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
             return score
@@ -102,7 +111,9 @@ class RecordedScores:
             score = decode_if(raw.value, Score)
             if score is not None:
                 if self._revisions or score.revision == 0:
-                    self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
+                    scores = self._ahead[number].setdefault((score.trajectory_id, score.revision), [])
+                    if not scores or scores[-1].first_seen_ms != score.first_seen_ms:
+                        scores.append(score)
                 ended = ended or (end is not None and score.revision == 0 and score.location.offset >= end)
         if ended:
             self._ended.add(number)

@@ -241,6 +241,6 @@ class Replay:
         return output
 
 
-async def nothing_scored(hint: str, trajectory_id: str, revision: int) -> Score | None:
+async def nothing_scored(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
     """Know of no score."""
     return None

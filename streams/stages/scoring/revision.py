@@ -28,6 +28,7 @@ def trajectory_of_revision(old: Score, revision: RewardRevised) -> Trajectory:
         started_at_ms=0,
         ended_at_ms=0,
         assembled_at_ms=0,
+        first_seen_ms=old.first_seen_ms,
         closed_by="ended",
         rewards=revision.rewards,
         trainable=old.trainable,

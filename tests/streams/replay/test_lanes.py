@@ -33,7 +33,7 @@ def scoring(past: Past, how: str) -> Any:
     scores = [entry.record for entry in past.broker.committed(SCORES) if isinstance(entry.record, Score)]
     score_by_revision = {(score.trajectory_id, score.revision): score for score in scores}
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         return score_by_revision.get((trajectory_id, revision))
 
     return RecordedScoring(stage, find, {})

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.config import (
     AssemblyConfig,
@@ -247,17 +249,17 @@ async def test_a_score_is_found_by_its_trajectory_and_revision() -> None:
     score_list = [make_score("t1", 0.1), make_score("t2", 0.2), make_score("t1", 0.3, revision=1), make_tick(0)]
     reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
     recorded_scores = RecordedScores([reading])
-    first = await recorded_scores.find("hint", "t1", 0)
+    first = await recorded_scores.find("hint", "t1", 0, 0)
     assert first is not None
     assert first.value == 0.1
     assert reading.position == 1  # read no further than what is wanted
-    revised, other = await recorded_scores.find("hint", "t1", 1), await recorded_scores.find("hint", "t2", 0)
+    revised, other = await recorded_scores.find("hint", "t1", 1, 0), await recorded_scores.find("hint", "t2", 0, 0)
     assert revised is not None
     assert other is not None
     assert (revised.value, other.value) == (0.3, 0.2)
-    assert await recorded_scores.find("hint", "t1", 0) == first  # a second component asks for the same
-    assert await recorded_scores.find("hint", "t1", 2) is None
-    assert await recorded_scores.find("hint", "t3", 0) is None
+    assert await recorded_scores.find("hint", "t1", 0, 0) == first  # a second component asks for the same
+    assert await recorded_scores.find("hint", "t1", 2, 0) is None
+    assert await recorded_scores.find("hint", "t3", 0, 0) is None
 
 
 class SlowSource(ListSource):
@@ -273,7 +275,7 @@ async def test_two_concurrent_searches_for_a_score_read_no_further_than_it() -> 
     reading = SlowSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
     recorded_scores = RecordedScores([reading])
     asked_ids = ("t1", "t1", "t0", "t2")
-    assert await asyncio.gather(*(recorded_scores.find("hint", score, 0) for score in asked_ids)) == [
+    assert await asyncio.gather(*(recorded_scores.find("hint", score, 0, 0) for score in asked_ids)) == [
         next(candidate for candidate in score_list if candidate.trajectory_id == score) for score in asked_ids
     ]
     assert reading.position == 3
@@ -285,19 +287,35 @@ async def test_a_missing_score_is_searched_only_once_to_the_end_of_the_range() -
     score_list = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
     reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(score_list)], 1)
     recorded_scores = RecordedScores([reading], {0: 6})
-    assert await recorded_scores.find("hint", "gone", 0) is None
+    assert await recorded_scores.find("hint", "gone", 0, 0) is None
     assert reading.position == 5  # the revision of t3 does not say how far live had come, the score of t4 does
-    assert await recorded_scores.find("hint", "gone too", 0) is None
+    assert await recorded_scores.find("hint", "gone too", 0, 0) is None
     assert reading.position == 5
-    assert await recorded_scores.find("hint", "t2", 0) == score_list[2]
+    assert await recorded_scores.find("hint", "t2", 0, 0) == score_list[2]
 
 
 async def test_the_first_of_two_equal_scores_holds() -> None:
     twice = [make_score("t1", 0.1), make_score("t1", 0.9), make_score("t2", 0.2)]
     recorded_scores = RecordedScores([ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(twice)])])
-    score_found = await recorded_scores.find("hint", "t1", 0)
+    score_found = await recorded_scores.find("hint", "t1", 0, 0)
     assert score_found is not None
     assert score_found.value == 0.1
+
+
+@pytest.mark.parametrize("size", [1, 50])
+async def test_an_episode_that_comes_again_after_the_horizon_has_its_own_score(size: int) -> None:
+    """Its trajectory has the same id, and its revisions begin again with the first."""
+    scores = [
+        *(make_score("t1", 0.1, first_seen_ms=10), make_score("t1", 0.2, revision=1, first_seen_ms=10)),
+        *(make_score("t1", 0.8, first_seen_ms=90), make_score("t1", 0.9, revision=1, first_seen_ms=90)),
+    ]
+    recorded_scores = RecordedScores([ListSource(0, [Raw(i, b"k", encode(s)) for i, s in enumerate(scores)], size)])
+    found_scores = [
+        await recorded_scores.find("hint", "t1", revision, at_ms)
+        for revision, at_ms in ((0, 10), (1, 20), (0, 10), (0, 90), (1, 95), (0, 90), (1, 20))
+    ]
+    assert [score and score.value for score in found_scores] == [0.1, 0.2, 0.1, 0.8, 0.9, 0.8, 0.2]
+    assert recorded_scores.ahead == 0
 
 
 async def test_scores_without_a_later_question_are_not_kept() -> None:
@@ -306,6 +324,6 @@ async def test_scores_without_a_later_question_are_not_kept() -> None:
     reading = ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(scores)], 1)
     recorded_scores = RecordedScores([reading], revisions=False)
     for name in ("t1", "t2"):
-        assert await recorded_scores.find("hint", name, 0) is not None
+        assert await recorded_scores.find("hint", name, 0, 0) is not None
     assert reading.position == len(scores)
     assert recorded_scores.ahead == 0

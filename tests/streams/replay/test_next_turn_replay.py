@@ -34,7 +34,7 @@ class Live:
             self.trajectories += trajectories
             self.scores += flow.scoring.feed(*trajectories)
 
-    async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(self, hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         matching_scores = (
             score for score in self.scores if (score.trajectory_id, score.revision) == (trajectory_id, revision)
         )

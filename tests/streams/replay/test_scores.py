@@ -23,6 +23,7 @@ from rollbus.streams.replay.decide.scores import (
     refuse_other_questions,
     without_model_calls,
 )
+from rollbus.streams.replay.kafka.live_topics import RecordedScores
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.plan.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.plan.range import Bound
@@ -31,8 +32,9 @@ from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
-from tests.builders import make_config, make_group, make_score, make_trajectory
+from tests.builders import START_MS, make_config, make_group, make_score, make_tick, make_trajectory
 from tests.stepper import Stepper
+from tests.streams.replay.memory import ListSource, Raw
 
 
 def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
@@ -47,7 +49,7 @@ PLACE = Location(topic="trajectories", partition=0, offset=0)
 async def remembered_answer(asked_config: ScoringConfig, given: Score | None, *live_configs: ScoringConfig) -> Any:
     """What a replay under `asked_config` takes for the judge's answer, with these configurations of live at hand."""
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         return given
 
     live = {config.config_hash(): config for config in live_configs}
@@ -94,7 +96,7 @@ async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
     """What the judge said is no call of its own: a lag, or a slow read of the log, must not become a failed score."""
     hurried, trajectory = judged_by("Is it kind?", timeout_s=0.01), make_trajectory()
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         await asyncio.sleep(0.05)
         return scored_under(hurried)
 
@@ -193,7 +195,7 @@ def scored_again(
 ) -> list[Any]:
     """The scores that a replay makes of records, where live scored each episode under the configuration given."""
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         config = given[trajectory_id]
         return make_score(trajectory_id, components={"reward": 1.0}, config_hash=config.config_hash())
 
@@ -214,7 +216,7 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
     """It is a dead letter, in live and in the replay; whatever stands behind it was scored under the one before."""
     refused = replace(make_config("scoring", TWICE), content='{"rewards": 5}')
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         return make_score(trajectory_id, components={"reward": 1.0}, config_hash=ONCE.config_hash())
 
     stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})
@@ -229,7 +231,7 @@ def test_a_replay_with_feedback_end_computes_only_feedback_again() -> None:
     excluded = RewardRevised(trajectory_id=trajectory.trajectory_id, episode_id="e1", revision=1, excluded=True,
                              group_hint=trajectory.group_hint, revised_at_ms=0)  # fmt: skip
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         if revision:
             return None  # with the rewards of the end there is no revision of the same number
         return make_score(trajectory_id, None, components={"quality": 0.5}, config_hash=config.config_hash())
@@ -251,7 +253,7 @@ def test_a_replay_searches_for_no_revision_of_an_unknown_trajectory() -> None:
     ]  # fmt: skip
     asked_revisions = list[tuple[str, int]]()
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         asked_revisions.append((trajectory_id, revision))
         return make_score(trajectory_id, revision=revision, config_hash=ONCE.config_hash())
 
@@ -299,7 +301,7 @@ def scores_again(config: ScoringConfig, records: Sequence[Any]) -> tuple[list[An
     live = [out.record for out in Stepper(stage).outputs(records)]
     by_revision = {(score.trajectory_id, score.revision): score for score in live if isinstance(score, Score)}
 
-    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:
         return by_revision[trajectory_id, revision]
 
     replay = [out.record for out in Stepper(RecordedScoring(stage, find, {})).outputs(records)]
@@ -307,11 +309,24 @@ def scores_again(config: ScoringConfig, records: Sequence[Any]) -> tuple[list[An
 
 
 def make_revision(
-    trajectory: Trajectory, revision: int, value: float | None, *, excluded: bool = False
+    trajectory: Trajectory, revision: int, value: float | None, *, excluded: bool = False, revised_at_ms: int = 0
 ) -> RewardRevised:
     return RewardRevised(trajectory_id=trajectory.trajectory_id, episode_id=trajectory.episode_id, revision=revision,
                          rewards=make_trajectory(reward=value).rewards, group_hint=trajectory.group_hint,
-                         excluded=excluded, revised_at_ms=0)  # fmt: skip
+                         excluded=excluded, revised_at_ms=revised_at_ms)  # fmt: skip
+
+
+def test_an_episode_that_comes_again_after_the_horizon_is_scored_again_as_live_did() -> None:
+    first, again = (make_trajectory(reward=value, first_seen_ms=START_MS + at_ms, assembled_at_ms=START_MS + at_ms)
+                    for value, at_ms in ((1.0, 0), (0.0, 20_000)))  # fmt: skip
+    records = [make_tick(0), first, make_revision(first, 1, 0.5), make_tick(20), again,
+               make_revision(again, 1, 0.25, revised_at_ms=START_MS + 20_000)]  # fmt: skip
+    stage = ScoringStage(ScoringConfig(), keep_ms=10_000)
+    live = Stepper(stage).feed(*records)
+    assert [score.value for score in live] == [1.0, 0.5, 0.0, 0.25]
+    scores = RecordedScores([ListSource(0, [Raw(i, b"k", encode(score)) for i, score in enumerate(live)])])
+    replay = Stepper(RecordedScoring(stage, scores.find, {})).feed(*records)
+    assert list(map(encode, replay)) == list(map(encode, live))
 
 
 def test_a_retraction_is_not_taken_back_by_a_replay() -> None:

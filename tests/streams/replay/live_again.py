@@ -7,7 +7,7 @@ from typing import Any
 from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
-from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
@@ -35,7 +35,7 @@ from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import PureAsEffects
 from tests.streams.replay.memory import ListSource, MemoryOutput, Raw
 from tests.streams.simulation.judging import REGISTRY
-from tests.streams.simulation.log import Broker
+from tests.streams.simulation.log import Broker, Entry
 
 KINDS_OF_TOPIC: Mapping[Topic, tuple[type, ...]] = {
     TRAJECTORIES: (Trajectory, RewardRevised),
@@ -52,12 +52,19 @@ RowsByPlace = dict[tuple[str, int], Any]
 
 
 async def replay_of(
-    broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
+    broker: Broker,
+    assembly: AssemblyConfig,
+    scoring: ScoringConfig,
+    runs: Sequence[RunConfig],
+    *,
+    first_tick: int = 0,
+    last_tick: int | None = None,
 ) -> RowsByPlace:
-    """Return what an unchanged replay makes."""
+    """Return what an unchanged replay makes, of everything or of a range of ticks."""
     live_inputs = LiveInputs()
-    readers = [_reader(broker, topic, live_inputs) for topic in (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)]
-    outcomes = Outcomes(0)
+    topics = (TRAJECTORIES, SCORES, CLOSED_GROUPS, RUN_LOG)
+    readers = [_reader(broker, topic, live_inputs, first_tick) for topic in topics]
+    outcomes = Outcomes(first_tick)
     for entry in broker.entries_of(RUN_LOG, 0):
         outcomes.take(entry.record, entry.offset)
     outcomes.end()
@@ -69,13 +76,13 @@ async def replay_of(
 
     output = MemoryOutput()
     chain = Chain(
-        _stages(broker, assembly, scoring, runs), partitions=broker.partitions, output=output,
+        _stages(broker, assembly, scoring, runs, first_tick), partitions=broker.partitions, output=output,
         partition_of=partition_of, source_namespace="", namespace="replay.", live_inputs=live_inputs,
         before_tick=read_on,
     )  # fmt: skip
-    await read_on(0)
+    await read_on(first_tick)
     await chain.open()
-    async for piece in merged(_sources(broker, EPISODE_EVENTS)):
+    async for piece in merged(_sources(broker, EPISODE_EVENTS, first_tick, last_tick)):
         if isinstance(piece, Round):
             await chain.round(piece)
         else:
@@ -105,28 +112,45 @@ def _rows_by_place(frames: Any) -> RowsByPlace:
     return {place: Counter(rows) if place[1] < 0 else rows for place, rows in rows_by_place.items()}
 
 
-def _reader(broker: Broker, topic: Topic, live_inputs: LiveInputs) -> LiveReader:
-    sources = _sources(broker, topic)[: None if topic is SCORES else 1]
+def _reader(broker: Broker, topic: Topic, live_inputs: LiveInputs, first_tick: int) -> LiveReader:
+    sources = _sources(broker, topic)[:1]
+    if topic is SCORES:
+        sources += _sources(broker, topic, first_tick - 1)[1:]
     partitions = [source.partition if topic is SCORES else None for source in sources]
     collectors = [
-        RecordedInputs(topic, first_tick=0, change=lambda record: record, live_inputs=live_inputs, partition=partition)
+        RecordedInputs(
+            topic, first_tick=first_tick, change=lambda record: record, live_inputs=live_inputs, partition=partition
+        )
         for partition in partitions
     ]
-    return LiveReader(topic, sources, collectors, live_inputs.places, first_tick=0)
+    return LiveReader(topic, sources, collectors, live_inputs.places, first_tick=first_tick)
 
 
-def _sources(broker: Broker, topic: Topic) -> list[ListSource]:
+def _sources(broker: Broker, topic: Topic, first_tick: int = 0, last_tick: int | None = None) -> list[ListSource]:
     return [
         ListSource(number, [Raw(entry.offset, entry.key or None, entry.value, headers=entry.headers)
-                            for entry in broker.entries_of(topic, number)])
+                            for entry in entries_between(broker, topic, number, first_tick, last_tick)])
         for number in range(broker.partitions_of(topic))
     ]  # fmt: skip
 
 
+def entries_between(
+    broker: Broker, topic: Topic, partition: int, first_tick: int, last_tick: int | None = None
+) -> Sequence[Entry]:
+    """Return a partition from one tick to another, both included; from 0 on it is from its first record."""
+    entries = broker.entries_of(topic, partition)
+    ticks = [(at, entry.record.number) for at, entry in enumerate(entries) if isinstance(entry.record, Tick)]
+    begin = next((at for at, number in ticks if number >= first_tick), len(entries)) if first_tick > 0 else 0
+    end = len(entries)
+    if last_tick is not None:
+        end = max((at + 1 for at, number in ticks if number <= last_tick), default=0)
+    return entries[begin:end]
+
+
 def _stages(
-    broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig]
+    broker: Broker, assembly: AssemblyConfig, scoring: ScoringConfig, runs: Sequence[RunConfig], first_tick: int
 ) -> list[AnyStage]:
-    scores = RecordedScores(_sources(broker, SCORES))
+    scores = RecordedScores(_sources(broker, SCORES, first_tick - 1))
     configs = {scoring.config_hash(): scoring}
     for record in broker.records(TRAJECTORIES):
         if isinstance(record, ConfigApplied) and record.stage == "scoring":

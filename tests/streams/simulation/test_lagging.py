@@ -3,20 +3,27 @@
 import gc
 import logging
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rollbus.schemas.codec import decode
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.topics import EPISODE_EVENTS, SCORES, TRAJECTORIES
 from rollbus.streams.exactly_once import processing
 from rollbus.streams.exactly_once.rounds import EarlyRecords
 from rollbus.streams.replay.decide.live_inputs import Places, RecordedInputs
 from rollbus.streams.state.watermarks import Hop, Watermarks
 from tests.examples import count_examples
 from tests.faults.seed import SEED
-from tests.streams.replay.live_again import difference, made_by_live, replay_of
-from tests.streams.simulation.lagging import lagging
+from tests.streams.replay.live_again import RowsByPlace, difference, entries_between, made_by_live, replay_of
+from tests.streams.simulation.lagging import Lagging, lagging
+from tests.streams.simulation.log import Broker
 from tests.streams.simulation.naive import run_to_end
 
 HISTORIES, SHARE = 10_000, 500
@@ -51,6 +58,49 @@ def test_a_replay_equals_live_whichever_partition_lags(start: int) -> None:
     alone = os.environ.get("ROLLBUS_SEED")
     text = first_difference([int(alone)] if alone else range(start, start + count_examples(SHARE)))
     assert text is None, text
+
+
+def of_range(past: Lagging, **ticks: int) -> RowsByPlace:
+    rows: RowsByPlace = run_to_end(replay_of(past.broker, past.assembly, past.scoring, [past.run], **ticks))
+    return rows
+
+
+def ticks_of(broker: Broker) -> list[int]:
+    """The numbers of the ticks in the first partition of the events."""
+    return [entry.record.number for entry in broker.entries_of(EPISODE_EVENTS, 0) if isinstance(entry.record, Tick)]
+
+
+@pytest.mark.parametrize("seed", range(count_examples(20)))
+def test_a_replay_up_to_a_tick_is_live_up_to_there(seed: int) -> None:
+    past = lagging(seed)
+    replay = of_range(past, last_tick=random.Random(seed).choice(ticks_of(past.broker)))
+    live = made_by_live(past.broker)
+    for place, rows in replay.items():
+        if isinstance(rows, Counter):
+            assert rows <= live.get(place, Counter()), place
+        else:
+            assert rows == live.get(place, [])[: len(rows)], place
+
+
+@pytest.mark.parametrize("seed", range(count_examples(20)))
+def test_a_replay_from_a_tick_on_assembles_and_scores_whole_episodes_as_live_did(seed: int) -> None:
+    """Before the first configuration in the range the settings count: here, those that were in force."""
+    past = lagging(seed)
+    first_tick = random.Random(seed).choice(ticks_of(past.broker))
+    cut_episodes = set()
+    for number in range(past.broker.partitions):
+        entries = past.broker.entries_of(EPISODE_EVENTS, number)
+        left = entries_between(past.broker, EPISODE_EVENTS, number, first_tick)
+        for entry in entries[: len(entries) - len(left)]:
+            cut_episodes.add(getattr(entry.record, "episode_id", None))
+            if isinstance(entry.record, ConfigApplied):
+                past = replace(past, assembly=AssemblyConfig.model_validate_json(entry.record.content))
+    replay, live = of_range(past, first_tick=first_tick), made_by_live(past.broker)
+    for place in ((f"{topic.name} ", -1) for topic in (TRAJECTORIES, SCORES)):
+        rows: Counter[bytes] = replay.get(place, Counter())
+        live_rows: Counter[bytes] = live.get(place, Counter())
+        different_rows = (rows - live_rows) + (live_rows - rows)
+        assert {decode(row).episode_id for row in different_rows} <= cut_episodes
 
 
 def tick_at_once(self: Watermarks, hop: Hop, newest: int) -> int:

@@ -128,6 +128,22 @@ def test_a_root_is_remembered_until_the_last_of_its_family_is_forgotten() -> Non
     assert not stepper.state.families.root_by_child
 
 
+def test_a_reward_past_the_horizon_of_its_root_alone_revises_the_child_and_is_an_orphan_for_the_root() -> None:
+    config = AssemblyConfig(pass_down={"reward": "inherit"}, late_horizon_ms=10_000)
+    assembly, scoring = Stepper(AssemblyStage(config)), Stepper(ScoringStage(ScoringConfig(), keep_ms=10_000))
+
+    def take(*events: Any, seconds: int) -> list[Any]:
+        assembled = [*assembly.tick(seconds), *assembly.feed(*events)]
+        return [*scoring.tick(seconds), *scoring.feed(*assembled)]
+
+    take(*ROOT, seconds=0)
+    take(*child("c1"), seconds=9)
+    take(root_reward(), seconds=5)
+    drop, score = take(seconds=1)
+    assert drop.reason == "orphaned_reward"
+    assert (score.episode_id, score.revision, score.value) == ("c1", 1, 1.0)
+
+
 def test_a_rule_holds_from_its_record_on() -> None:
     stepper = assembling()
     stepper.feed(*child("c1"), *ROOT)

@@ -55,7 +55,8 @@ WORDS: Mapping[str, DropWords] = {
     ),
     DropReason.GROUP_CLOSED: DropWords("came after their group had closed", "raise `grouping: window_ms`"),
     DropReason.GROUP_MISMATCH: DropWords(
-        "began with another prompt than their group", "leave the check for equal prompts off"
+        "have another prompt, model or reward than others of their group",
+        "`rollbus sql run why-not-trained --param id=EPISODE` says which (docs/grouping.md)",
     ),
     DropReason.DUPLICATE_CONFLICT: DropWords("have two different events under one id", _SELECT),
     DropReason.LATE_EVENT: DropWords("have events that came after their end", "end the episode last"),

@@ -40,8 +40,11 @@ def fingerprint(score: Score) -> tuple[str, ...]:
 
 
 def level_keys(score: Score, similar_by: str | None) -> Iterator[tuple[Breadth, tuple[str, ...]]]:
-    """Yield what is known of an attempt beforehand: by task, by openings alike, or by that label, and by example."""
-    task = task_key(score)
+    """Yield what is known of an attempt beforehand: by task, by openings alike, or by that label, and by example.
+
+    Each is of one version of the rewards: what another one has earned says nothing about this one.
+    """
+    task = f"{task_key(score)}{SEPARATOR}{score.reward_version}"
     yield "task", (task,)
     if similar_by is None:
         cells = [score.opening_sketch[start : start + 2] for start in range(0, len(score.opening_sketch), 2)]
@@ -52,9 +55,9 @@ def level_keys(score: Score, similar_by: str | None) -> Iterator[tuple[Breadth, 
 
 
 def example_key(score: Score) -> str:
-    """Return the key of what an example has earned, or, without one, its prompt."""
+    """Return the key of what an example, or, without one, its prompt has earned by one version of the rewards."""
     key = _prompt(score) if score.example_id is None else _example(score)
-    return f"{key}{SEPARATOR}{score.model}"
+    return SEPARATOR.join((key, score.model, score.reward_version))
 
 
 def _is_by_prompt(score: Score, strategy: str) -> bool:

@@ -1,5 +1,6 @@
 """Why a score is not compared with others: a reason, and a detail that names it."""
 
+from collections.abc import Iterable
 from typing import Literal, TypeGuard
 
 from rollbus.schemas.numbers import computable
@@ -73,6 +74,17 @@ def mismatch_with_first(score: Score, first: Score, *, same_prompt: bool) -> str
                 f"began with {name} {values_of_first[name]} ({first.trajectory_id}), and this has {name} {values[name]}"
             )
     return None
+
+
+def mismatch_of_rewards(scores: Iterable[Score]) -> str | None:
+    """Return why the values of a group's members are of different scales; None if one reward gave them all."""
+    versions = sorted({score.reward_version for score in scores})
+    if len(versions) == 1:
+        return None
+    return (
+        f"was scored by {len(versions)} versions of the rewards ({', '.join(versions)}): `scoring:` changed while it "
+        "was open"
+    )
 
 
 def _shared_values(score: Score) -> dict[str, str]:

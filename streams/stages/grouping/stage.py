@@ -39,6 +39,7 @@ from rollbus.streams.stages.grouping.refusals import (
     UNFINISHED,
     is_comparable,
     is_unfinished,
+    mismatch_of_rewards,
     mismatch_with_first,
     refusal_of,
     without_value,
@@ -245,15 +246,14 @@ class GroupingStage(RunStage[GroupingState]):
                 yield self._hold_against(state, score, state.expect(score), state.expect_of_turn(score))
         else:
             scores = self._remove_group(state, key)
-            ids = tuple(sorted(score.trajectory_id for score in scores))
-            shared = key.partition(SEPARATOR)[0]
-            detail = f"{shared} had {len(ids)} of {size} members after {config.window_ms} ms"
-            yield self.drop(
-                state, "group", group_id(self.run_id, shared, ids), DropReason.INCOMPLETE_GROUP, ids, detail
-            )
+            what = f"had {len(scores)} of {size} members after {config.window_ms} ms"
+            yield self._drop_group(state, key, scores, DropReason.INCOMPLETE_GROUP, what)
 
     def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Iterator[Outgoing]:
         scores = self._remove_group(state, key)
+        if mismatch := mismatch_of_rewards(scores):
+            yield self._drop_group(state, key, scores, DropReason.GROUP_MISMATCH, mismatch)
+            return
         if key.startswith(BEGINNERS):
             yield from self._hold_against_one_another(state, scores)
             return
@@ -311,6 +311,14 @@ class GroupingStage(RunStage[GroupingState]):
             state.watch_group(row.group)
         self._mark_decided(state, score)
         return self.drop(state, "trajectory", score.trajectory_id, reason, (score.trajectory_id,), detail)
+
+    def _drop_group(
+        self, state: GroupingState, key: str, scores: list[Score], reason: DropReason, what: str
+    ) -> Outgoing:
+        """Drop the scores of a group that was open; `what` says of the group why."""
+        shared = key.partition(SEPARATOR)[0]
+        ids = tuple(sorted(score.trajectory_id for score in scores))
+        return self.drop(state, "group", group_id(self.run_id, shared, ids), reason, ids, f"{shared} {what}")
 
     def _drop_revision(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
         """Count a revision that changes nothing: it came too late, or the first score of its trajectory is not known.

@@ -335,3 +335,27 @@ def test_members_are_written_to_the_changelog_in_one_order_whatever_their_names_
     stepper.tick(600)
     marks = [key.partition(b"\x1f")[2].decode() for key in stepper.changelog if key.startswith(b"mark\x1f")]
     assert marks == names
+
+
+@pytest.mark.parametrize("strategy", ["by_example", "adaptive"])
+def test_rewards_of_two_settings_are_not_compared(strategy: Any) -> None:
+    stepper, named = grouping(strategy=strategy), {"group_id": "g", "group_size": 3}
+    before = scores(0.0, 1.0, **named)
+    stepper.feed(*before)
+    outputs = [*stepper.feed(make_score("t2", 50.0, reward_version="r2", **named)), *stepper.tick(600)]
+    (drop,) = outputs
+    assert (drop.reason, drop.unit, drop.trajectory_ids) == ("group_mismatch", "group", ("t0", "t1", "t2"))
+    assert "scored by 2 versions of the rewards" in drop.detail
+
+
+def test_a_group_that_is_scored_again_as_a_whole_is_compared() -> None:
+    stepper, first_scores = grouping(strategy="by_example", reward_grace_ms=0), scores(0.0, 1.0)
+    stepper.feed(*first_scores)
+    stepper.feed(
+        *(
+            replace(score, revision=1, value=9.0 + index, reward_version="r2")
+            for index, score in enumerate(first_scores)
+        )
+    )
+    group = only_group(stepper.feed(make_score("t2", 11.0, reward_version="r2")))
+    assert [member.reward for member in group.members] == [9.0, 10.0, 11.0]

@@ -43,6 +43,23 @@ def test_a_single_ticket_is_compared_with_the_level_of_its_task() -> None:
     assert (group.closed_by, group.advantage_kind, group.has_signal) == ("single", "expected", True)
 
 
+@pytest.mark.parametrize("restoring", [False, True])
+def test_what_another_reward_has_earned_is_expected_of_no_attempt(restoring: bool) -> None:
+    stepper = stepper_of(restoring=restoring)
+    stepper.feed(ticket(0, 0.0), ticket(1, 1.0))
+    stepper.tick(1)
+    new_reward = {"reward_version": "r2"}
+    assert stepper.feed(ticket(2, 40.0, **new_reward), ticket(3, 60.0, **new_reward)) == []
+    advantages = [group.members[0].advantage for group in groups_in(stepper.tick(1))]
+    assert advantages == [-20.0, 20.0]
+
+
+def test_first_attempts_with_rewards_of_two_settings_are_not_compared() -> None:
+    stepper = stepper_of()
+    assert stepper.feed(ticket(0, 0.0), ticket(1, 40.0, reward_version="r2")) == []
+    assert reasons(stepper.tick(1)) == ["group_mismatch"]
+
+
 def test_the_first_attempts_of_a_task_wait_until_their_rewards_differ() -> None:
     stepper = stepper_of()
     assert stepper.feed(ticket(0, 0.0), ticket(1, 0.0)) == []

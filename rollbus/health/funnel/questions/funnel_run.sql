@@ -46,7 +46,7 @@ WITH
         (
             SELECT trajectory_id FROM drop_trajectories
             WHERE namespace = {namespace:String} AND run_id = {run:String} AND reason = 'group_mismatch'
-                AND kafka_timestamp >= since
+                AND unit = 'trajectory' AND kafka_timestamp >= since
         )
         GROUP BY example
     ),

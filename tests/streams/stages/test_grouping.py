@@ -339,9 +339,9 @@ def test_members_are_written_to_the_changelog_in_one_order_whatever_their_names_
 
 @pytest.mark.parametrize("strategy", ["by_example", "adaptive"])
 def test_rewards_of_two_settings_are_not_compared(strategy: Any) -> None:
-    stepper, named = grouping(strategy=strategy), {"group_id": "g", "group_size": 3}
-    before = scores(0.0, 1.0, **named)
-    stepper.feed(*before)
+    named: dict[str, Any] = {"group_id": "g", "group_size": 3}
+    stepper = grouping(strategy=strategy)
+    stepper.feed(*scores(0.0, 1.0, **named))
     outputs = [*stepper.feed(make_score("t2", 50.0, reward_version="r2", **named)), *stepper.tick(600)]
     (drop,) = outputs
     assert (drop.reason, drop.unit, drop.trajectory_ids) == ("group_mismatch", "group", ("t0", "t1", "t2"))

@@ -13,7 +13,7 @@ from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
-from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.drops import DropReason, DropUnit
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
@@ -82,9 +82,24 @@ class _BatchView:
     header_of: Callable[[Incoming], Score]
     pending: dict[str, Incoming] = field(default_factory=dict)
     """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
+    remembered: set[str] = field(default_factory=set)
+    """Those of them that came after the batch's last tick."""
+    has_tick: bool = False
+
+    def pass_tick(self) -> None:
+        """Rely on no earlier score: the tick may forget it."""
+        self.has_tick = True
+        self.remembered.clear()
+
+    def add(self, trajectory_id: str, incoming: Incoming) -> None:
+        self.pending[trajectory_id] = incoming
+        self.remembered.add(trajectory_id)
 
     def is_scored(self, trajectory_id: str) -> bool:
-        return trajectory_id in self.pending or self.state.scores.get(trajectory_id) is not None
+        """Say whether a trajectory is scored for certain; an answer about one that turns out to be is not used."""
+        if trajectory_id in self.remembered:
+            return True
+        return not self.has_tick and self.state.scores.get(trajectory_id) is not None
 
     def header(self, trajectory_id: str) -> Score | None:
         if incoming := self.pending.get(trajectory_id):
@@ -262,10 +277,12 @@ class ScoringStage(ConfiguredStage[ScoringState]):
                 batch_view.config = parse(ScoringConfig, record)
         except RecordError:
             return None  # the step refuses it and names it
+        if isinstance(record, Tick):
+            batch_view.pass_tick()
         if isinstance(record, Trajectory):
             if batch_view.is_scored(record.trajectory_id):
                 return None
-            batch_view.pending[record.trajectory_id] = incoming
+            batch_view.add(record.trajectory_id, incoming)
             return RewardQuestion(record, batch_view.config.rewards, FIRST_TIME)
         if isinstance(record, RewardRevised) and (old := batch_view.header(record.trajectory_id)):
             before = Before(old.turn_rewards, record.revision)

@@ -22,7 +22,7 @@ from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
 from rollbus.streams.state.stage import Incoming
-from tests.builders import START_MS, make_config, make_trajectory
+from tests.builders import START_MS, make_config, make_tick, make_trajectory
 from tests.stepper import Stepper, of_topic, reasons
 
 
@@ -494,6 +494,17 @@ def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
     stepper.tick(100)
     assert [key for key in stepper.changelog if key.startswith(b"score")] == []
     assert reasons(stepper.feed(make_revision("e1", 1.0))) == ["orphaned_reward"]
+
+
+@pytest.mark.parametrize("is_in_batch", [False, True])
+def test_a_trajectory_behind_the_tick_that_forgets_it_is_asked_about_again(is_in_batch: bool) -> None:
+    stepper, again = scoring(), make_trajectory("e1", reward=0.5)
+    ticks = [make_tick(number, stream_time_ms=START_MS + number * 50_000) for number in (1, 2, 3)]
+    first, batch = make_trajectory("e1"), [*ticks, again]
+    if not is_in_batch:
+        stepper.feed(first)
+    outputs = stepper.outputs([first, *batch] if is_in_batch else batch)
+    assert outputs[-1].record.value == 0.5
 
 
 def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:

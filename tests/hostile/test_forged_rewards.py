@@ -76,8 +76,8 @@ async def test_a_report_by_alias_is_checked_and_stays_signed_on_its_way() -> Non
     assert await door.write_signed(by_alias, "checker") == []
     processed = await door.work.process([door.append(make_alias("order-7", "e1"))])
     assert sorted(str(out.signer) for out in processed.outputs) == ["None", "checker"]
-    again = await door.work.process([door.append(replace(by_alias, value=0.0), "checker")])
-    assert again.outputs == []
+    (conflict,) = await door.write_signed(replace(by_alias, value=0.0), "checker")
+    assert (conflict.reason, conflict.stage) == ("duplicate_conflict", "alias")
 
 
 async def test_the_alias_stage_signs_no_reward_without_an_alias() -> None:

@@ -221,7 +221,7 @@ async def opened(
 
     run = Run(plan, RUN, log, resume, host, bus.folder)
     CURRENT.set(run)
-    with model.served() as address:
+    with recording.instrumented(), model.served() as address:
         for llm in plan.config.llms.values():
             llm.base_url = address  # type: ignore[attr-defined]
         async with components(run, FinetuneRunConfig(**options)) as open_components:

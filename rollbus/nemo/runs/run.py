@@ -249,6 +249,7 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
     try:
         await log.begin(resume=resume)
         async with AsyncExitStack() as hosting:
+            hosting.enter_context(recording.instrumented())
 
             async def host(backend: Backend) -> None:
                 await hosting.enter_async_context(training(processes.trainer_settings(), backend, log))

@@ -8,7 +8,8 @@ An episode whose id begins with `local:` stays in memory: evaluations end up in 
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rollbus.nemo.llms import active_function
@@ -23,7 +24,7 @@ FLUSH_S = 60.0
 
 
 class RunRecording:
-    """The recorder of the process's models and tools, and its episodes' events."""
+    """The recorder, and its episodes' events."""
 
     def __init__(
         self, namespace: str, sink: EventSink | None = None, *, producer: str = "finetune", processed: bool = False
@@ -37,7 +38,15 @@ class RunRecording:
             environment="finetune",
             logprob_mode="processed" if processed else "raw",
         )
-        self._patches = instrument(self.recorder, function=active_function)
+
+    @contextmanager
+    def instrumented(self) -> Iterator[None]:
+        """Record the process's models and tools while the block lasts."""
+        patches = instrument(self.recorder, function=active_function)
+        try:
+            yield
+        finally:
+            patches.undo()
 
     def local_episode_id(self) -> str:
         """Return an id for an episode that stays in memory."""
@@ -58,7 +67,6 @@ class RunRecording:
 
     async def close(self) -> None:
         """Deliver and stop."""
-        self._patches.undo()
         await asyncio.to_thread(self.recorder.close, FLUSH_S)
 
 

@@ -19,6 +19,7 @@ from rollbus.producers.sending.counters import Counters
 from rollbus.producers.sending.guard import HostGuard
 from rollbus.producers.sending.queue import Delivery
 from rollbus.producers.sending.sink import EventSink, Outbound
+from rollbus.producers.turns.advice import IN_EPISODE
 from rollbus.producers.turns.redaction import Field, Redactor
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError
@@ -33,7 +34,6 @@ CHILD_SEPARATOR = "//"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
 """Text that replaces a client's key; shorter ones are placeholders."""
-OPEN_EPISODE = "make it within `with rb.episode(task=…)`; `rb.bind(…)` takes the episode along into a thread or a pool"
 
 
 def address_of(episode_id: str) -> tuple[Topic, str]:
@@ -90,7 +90,7 @@ class Outbox:
         self.counts.after_fork()
         self.delivery.after_fork()
 
-    def count_call_outside(self, remedy: str = OPEN_EPISODE) -> None:
+    def count_call_outside(self, remedy: str = f"make it {IN_EPISODE}") -> None:
         """Count a call that is in no episode; of the first one, say that such calls are not recorded."""
         self.counts.add("calls_outside_episode")
         if self.counts.get("calls_outside_episode") == 1:

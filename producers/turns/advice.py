@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from rollbus.producers.turns.sampling_settings import NEUTRAL
 
+IN_EPISODE = "within `with rb.episode(task=…)`; `rb.bind(…)` takes the episode along into a thread or a pool"
+"""Where a call must be made to be recorded."""
 _IDS = "serve the model with an endpoint that returns token ids and log-probs: rollbus' own or vLLM"
 _SAMPLING = f"name {', '.join(NEUTRAL)} in the request"
 ADVICE: Mapping[str, str] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollbus.health.funnel.losses import advise_turns, explain_loss
 from rollbus.health.funnel.numbers import REWARDED, FunnelNumbers, FunnelSettings, TurnCount, WaitingCount
+from rollbus.producers.turns.advice import IN_EPISODE
 from rollbus.runtime.health.alarms.problem import say_duration
 from rollbus.schemas.drop_words import DropWords
 from rollbus.schemas.ids import CONVERSATION_PREFIX
@@ -33,21 +34,24 @@ OF_REPORTS: Mapping[str, DropWords] = {
         "since their source may not set this reward, or has not signed it",
         "give the reporter the key of its source (`signing: sources:`), or see `assembly: reward_sources:`",
     ),
-    DropReason.DUPLICATE_CONFLICT: DropWords(
-        "since another with the same id or key says something else",
-        "an `episode_id` is of one episode; a changed verdict takes a `key` of its own, and names the first in "
-        "`supersedes=`",
-    ),
     DropReason.TOO_MANY_REPORTS: DropWords(
         "since one principal has more of them on an episode than `assembly: max_reports:`",
         "raise it, if they are meant",
     ),
 }
 """What the reason of a refused report means, and what the reporter changes; a loss's words are about episodes."""
+OF_EVENTS: Mapping[str, DropWords] = {
+    DropReason.DUPLICATE_CONFLICT: DropWords(
+        "since another with the same id or key says something else",
+        "an `episode_id` is of one episode; a changed verdict takes a `key` of its own, and names the first in "
+        "`supersedes=`",
+    ),
+}
+"""The same for the reasons of reports and of other events."""
 PRODUCER_LOSSES: Mapping[str, DropWords] = {
     "calls_outside_episode": DropWords(
         "calls that are in no episode, and so are not recorded",
-        "make them within `with rb.episode(task=…)`; `rb.bind(…)` takes the episode along into a thread or a pool",
+        f"make them {IN_EPISODE}",
     ),
     "events_dropped": DropWords(
         "events that never reached Kafka",
@@ -229,11 +233,9 @@ def find_refused_events(numbers: FunnelNumbers, settings: FunnelSettings) -> Ite
     for count in numbers.refused:
         loss = explain_loss(count.reason)
         why, remedy = f"since their episodes {loss.what}", loss.remedy
-        if count.reason in OF_REPORTS:
-            why, remedy = OF_REPORTS[count.reason].what, OF_REPORTS[count.reason].remedy
-            why = why.format(late=say_duration(settings.assembly.late_horizon_ms))
-        is_report = count.reason in OF_REPORTS and count.reason != DropReason.DUPLICATE_CONFLICT
-        event = "report" if is_report else "event"
+        if words := OF_REPORTS.get(count.reason) or OF_EVENTS.get(count.reason):
+            why, remedy = words.what.format(late=say_duration(settings.assembly.late_horizon_ms)), words.remedy
+        event = "report" if count.reason in OF_REPORTS else "event"
         events = f"{event} does" if count.events == 1 else f"{event}s do"
         example = f": {count.example}" if count.example else ""
         yield Notice("refused_events", f"{count.events} {events} not count ({count.reason}), {why}{example}", remedy)

@@ -65,4 +65,4 @@ def is_sent_again(earlier: Event, event: Event) -> bool:
 
 def content_checksum(event: Event) -> int:
     """Return what distinguishes an event from another under the caller's key, from any sender and at any time."""
-    return zlib.crc32(encode(replace(event, **_ANY_SENDER)))
+    return checksum(encode(replace(event, **_ANY_SENDER)))

@@ -315,9 +315,9 @@ class GroupingStage(RunStage[GroupingState]):
     def _drop_group(
         self, state: GroupingState, key: str, scores: list[Score], reason: DropReason, what: str
     ) -> Outgoing:
-        """Drop the scores of a group that was open; `what` says of the group why."""
+        """Drop the scores of a group that was open, in the order of `_remove_group`; `what` says of the group why."""
         shared = key.partition(SEPARATOR)[0]
-        ids = tuple(sorted(score.trajectory_id for score in scores))
+        ids = tuple(score.trajectory_id for score in scores)
         return self.drop(state, "group", group_id(self.run_id, shared, ids), reason, ids, f"{shared} {what}")
 
     def _drop_revision(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:

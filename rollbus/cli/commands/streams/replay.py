@@ -146,9 +146,9 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     followed = ShadowProgress(plan.name)
 
     async def until_signal() -> "ReplayManifest":
-        shadow = make_replay(settings, plan, chosen["reward"], watch=followed.watch(), follow=stop_on_signals())
+        shadow_replay = make_replay(settings, plan, chosen["reward"], watch=followed.watch(), follow=stop_on_signals())
         async with beating(settings.heart("shadow"), followed.report):
-            return await shadow.run()
+            return await shadow_replay.run()
 
     echo(
         f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace_in(settings.namespace)}*", err=True

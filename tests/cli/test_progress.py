@@ -109,8 +109,16 @@ def test_a_silent_command_says_how_long_it_has_run() -> None:
 def test_a_command_says_what_it_imports_unless_programs_read_its_lines(
     options: tuple[str, ...], is_written: bool
 ) -> None:
-    at_once = "from rollbus.cli import silence, main; silence.QUIET_S = 0; silence.LOOK_S = 0.001; main()"
+    slow_import = "find_spec=lambda name, *rest: time.sleep(0.5 * (name == 'click.core'))"
+    program = f"""
+import sys, time, types
+sys.meta_path.insert(0, types.SimpleNamespace({slow_import}))
+from rollbus.cli import silence, main
+silence.QUIET_S = 0
+silence.LOOK_S = 0.001
+main()
+"""
     process = subprocess.run(
-        [sys.executable, "-c", at_once, *options, "sql", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *options, "sql", "--help"], capture_output=True, text=True, check=True
     )
     assert ("importing click: 0 s so far" in process.stderr) == is_written

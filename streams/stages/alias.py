@@ -145,7 +145,7 @@ class AliasStage(ConfiguredStage[AliasState]):
         state.ensure_rebuilt()
         record = incoming.record
         if isinstance(record, AliasDeclared):
-            is_new = _look_up(state, record.event_id, 0) is None
+            is_new = _remember(state, record.event_id, 0) is None
             return _declare(state, record, incoming.signer) if is_new else ()
         if isinstance(record, Event):
             return _take_in(state, record, incoming)
@@ -167,17 +167,18 @@ def _take_in(state: AliasState, record: Event, incoming: Incoming) -> Iterable[O
         return [_drop(state, record.event_id, DropReason.REWARD_NOT_ALLOWED, detail)]
     name = record.event_id if signer is None else f"{record.event_id}{SEPARATOR}{signer}"
     checksum = content_checksum(record)
-    comes_again = _look_up(state, name, checksum)
-    if comes_again is None:
+    is_same = _remember(state, name, checksum)
+    if is_same is None:
         return _resolve(state, record, incoming.data, name, signer)
-    if comes_again or _look_up(state, f"{name}{SEPARATOR}{SEPARATOR}{checksum:08x}", checksum):
+    if is_same or _remember(state, f"{name}{SEPARATOR}{SEPARATOR}{checksum:08x}", checksum):
         return ()
     return [_drop(state, record.event_id, DropReason.DUPLICATE_CONFLICT, _describe(record))]
 
 
-def _look_up(state: AliasState, name: str, checksum: int) -> bool | None:
-    """Return whether an event comes again: None if it is new, and remembered from now on, False if it says another
-    thing. Its name is its id, or its id and its signer: no other then takes its place beforehand.
+def _remember(state: AliasState, name: str, checksum: int) -> bool | None:
+    """Remember an event from its first time on; return None then, else whether it says the same as then.
+
+    Its name is its id, or its id and its signer: no other then takes its place beforehand.
     """
     seen_event = state.seen.get(name)
     if seen_event is not None:

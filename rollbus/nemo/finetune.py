@@ -39,6 +39,7 @@ from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
 from rollbus.nemo.components import BusConfig
 from rollbus.nemo.own_adapter import on_ledger
+from rollbus.nemo.own_builder import put_on_log
 from rollbus.nemo.runs.event_loop import run_to_end
 from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_output, hold_run, now, read_run, what_next, write_run
 from rollbus.nemo.runs.plan import Plan
@@ -154,7 +155,7 @@ async def components(run: Run, run_config: FinetuneRunConfig) -> AsyncIterator[C
         on_ledger(adapter)
         trainer = await workflow.get_trainer(tuning.trainer or "", trajectory_builder=builder, trainer_adapter=adapter)
         logger.info("Initializing finetuning components...")
-        run.attach(builder)
+        put_on_log(builder, run)
         try:
             await trainer.initialize(tuning)
             logger.info("Initialized trainer: %s", type(trainer).__name__)

@@ -27,6 +27,7 @@ from rollbus.nemo.components import BusTrainerConfig
 from rollbus.nemo.curriculum import CurriculumChoice, choose, describe_choice
 from rollbus.nemo.evaluation import CrashedExample
 from rollbus.nemo.own_adapter import on_ledger
+from rollbus.nemo.own_builder import put_on_log
 from rollbus.nemo.runs.outputs import Outputs
 from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
 from rollbus.nemo.runs.run_recording import Tally
@@ -72,7 +73,7 @@ class BusTrainer(Trainer):
             from rollbus.nemo.finetune import begin_run
 
             new_run = await self._own_run.enter_async_context(begin_run(run_config, self.trainer_config))
-            new_run.attach(self.trajectory_builder)
+            put_on_log(self.trajectory_builder, new_run)
             self._is_own_run = True
         run = current_run("rollbus_trainer")
         self._ledger = on_ledger(self.trainer_adapter)

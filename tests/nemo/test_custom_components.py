@@ -25,6 +25,7 @@ from nat.data_models.finetuning import (
 from rollbus.nemo.bus.publish_trajectories import count, id_of
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
+from rollbus.nemo.own_builder import put_on_log
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
@@ -346,7 +347,7 @@ async def test_a_collection_that_a_builder_gives_in_each_epoch_trains_in_each(tm
             return collection
 
         components.builder.start_run, components.builder.finalize = start_run, finalize  # type: ignore[method-assign]
-        components.run.attach(components.builder)
+        put_on_log(components.builder, components.run)
         await run_epochs(components, 2)
         steps = list(components.run.log.view.completed.values())
     assert [len(step.trained) for step in steps] == [2, 2]

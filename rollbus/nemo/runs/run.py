@@ -1,4 +1,4 @@
-"""One finetuning run: what was configured, its name, its log and its recorder; and what a user's own parts get of it.
+"""One finetuning run: what was configured, its name, its log and its recorder; and what the log has of it.
 
 The parts find the run that they belong to here: `rollbus finetune` opens it before it makes them, and under
 `nat finetune` the trainer does when it is initialized.
@@ -11,13 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nat.data_models.evaluate_runtime import EvaluationRunOutput
 from nat.data_models.finetuning import Trajectory, TrajectoryCollection
-from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.nemo import troubles
 from rollbus.nemo.bus.publish_trajectories import example_names, has_pairs, id_of, record_trajectory
@@ -73,38 +70,6 @@ class Run:
     def recording(self) -> RunRecording:
         """The recorder."""
         return self.log.recording
-
-    def attach(self, builder: TrajectoryBuilder) -> None:
-        """Record what a user's own builder runs, put what it finalizes on the log, and build no closed epoch again."""
-        from rollbus.nemo.evaluation import evaluate
-
-        async def run_eval() -> EvaluationRunOutput:
-            return await evaluate(builder.run_config, self)
-
-        if type(builder).run_eval is TrajectoryBuilder.run_eval:
-            builder.run_eval = run_eval  # type: ignore[method-assign]
-        start_run, finalize, epochs = builder.start_run, builder.finalize, count()
-        building: dict[str, int] = {}
-
-        async def start_open(run_id: str, meta: dict[str, Any] | None = None) -> None:
-            number = next(epochs)
-            epoch = building[run_id] = int((meta or {}).get("epoch", number))
-            self.tally = Tally()
-            if self.closed_epoch(epoch) is None:
-                await start_run(run_id, meta)
-
-        async def publish_built(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
-            epoch = building.pop(run_id, None)
-            if epoch is not None and (closed_epoch := self.closed_epoch(epoch)) is not None:
-                return closed_epoch
-            collection = await finalize(run_id, meta)
-            troubles.require_type(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
-            epoch = int((meta or {}).get("epoch", epoch or 0))
-            if not has_pairs(collection):
-                self.built_epochs.add(epoch)
-            return await self.publish(collection, epoch)
-
-        builder.start_run, builder.finalize = start_open, publish_built  # type: ignore[method-assign]
 
     def closed_epoch(self, epoch: int) -> TrajectoryCollection | None:
         """Return what an earlier process collected in an epoch whose window is closed; None of one to be played."""

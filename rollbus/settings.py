@@ -320,6 +320,18 @@ class Settings(Section):
         """Return what `rollbus.local` takes."""
         return StackSettings(**dict(self.stack), insecure=self.insecure)
 
+    def local_services(self) -> frozenset[str]:
+        """Return the services that these settings expect on this machine, where `rollbus up` starts them."""
+        stack, local = self.stack_settings(), set()
+        if self.kafka.bootstrap_servers == stack.bootstrap_servers:
+            local.add("kafka")
+        if (self.clickhouse.host, self.clickhouse.port) == ("127.0.0.1", stack.clickhouse_port):
+            local.add("clickhouse")
+        backend = self.trainer_settings(self.runs[0].run_id).backend if self.runs else None
+        if isinstance(backend, ArtServerBackend) and backend.url == stack.art_url:
+            local.add("art-server")
+        return frozenset(local)
+
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
         if self.signing.is_used and not self.signing.owner:

@@ -92,7 +92,7 @@ PURE: Mapping[str, Room] = {
     ),
     "trainer/grpo": Room(
         ("trainer/grpo/*.py",),
-        ("schemas/records", "trainer/backends/protocol"),
+        ("schemas/records", "trainer/train_config"),
     ),
     "trainer/ledger": Room(
         (
@@ -101,7 +101,7 @@ PURE: Mapping[str, Room] = {
             "trainer/validation/promotion.py",
             "trainer/validation/evaluation.py",
         ),
-        ("schemas/records", "trainer/backends/protocol"),
+        ("schemas/records", "trainer/backends/protocol", "trainer/train_config"),
     ),
     "producers/turns": Room(("producers/turns/*.py",), ("schemas/records", "schemas/codec")),
     "producers/capture/apis": Room(
@@ -131,6 +131,7 @@ LEAVES: Mapping[str, tuple[str, ...]] = {
     ),
     "streams/rewards/registry": ("streams/rewards/registry.py",),
     "trainer/backends/protocol": ("trainer/backends/protocol.py",),
+    "trainer/train_config": ("trainer/train_config.py",),
 }
 """Files that pure rooms may import although they are not pure: the codec reads its schemas and compiles functions when
 it is imported, the registry reads the installed packages when a worker starts, and the protocol only names types."""

@@ -27,7 +27,7 @@ AWAITED_CALLS = {
     "producers/sending/courier.py:_Resolver.__init__": "each call's error goes to its future",
     "producers/sending/sigterm.py:_begin_to_end": "it ends the process",
     "rollbus/cli/replay/load.py:load_replay": "awaited at the end",
-    "rollbus/cli/silence.py:watch_silence": "it writes lines on the way, and nothing is missing without them",
+    "rollbus/terminal/silence.py:watch_silence": "it writes lines on the way, and nothing is missing without them",
     "rollbus/demo/game/agents.py:Agents.run": "a task group",
     "rollbus/demo/routing/customers.py:Customers.run": "a task group",
     "rollbus/health/reporter.py:HealthReporter.run": "the first to end decides, and its error is raised",

@@ -90,7 +90,7 @@ async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) 
 
     Stand by before the backend is opened: one that is opened while another trainer works would be out of date.
     """
-    validation, stop = load_validation(settings), Stop(asyncio.sleep)
+    validation, stop = load_validation(settings.validation, settings.endpoint_token), Stop(asyncio.sleep)
     try:
         make_backend = load_backend(settings)
         with _signals(stop.ask):

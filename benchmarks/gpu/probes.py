@@ -19,7 +19,8 @@ from benchmarks.gpu.engines import Engine
 from benchmarks.gpu.server import MODEL, Server
 from rollbus.schemas.errors import ServiceError
 from rollbus.schemas.records.tokens import encode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 
 GROUPS, GROUP_SIZE, TOKENS = 4, 8, 16
 """A batch: prompts, answers to each, and tokens of an answer."""

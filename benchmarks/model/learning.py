@@ -62,8 +62,9 @@ from rollbus.trainer.art_server.sampler.requests import Generation, SamplingPara
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.distillation import distilled, place_hints
 from rollbus.trainer.backends.model_settings import LogprobsMode, LoraConfig
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import make_sequences, weigh_trajectories
+from rollbus.trainer.train_config import Distillation, TrainConfig
 from rollbus.trainer.validation.evaluation import wilson_interval
 from tests.builders import make_score, make_trajectory
 from tests.services.judges import DeskJudge, ErringDeskJudge

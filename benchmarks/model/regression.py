@@ -18,8 +18,9 @@ from torch import Tensor
 
 from rollbus.demo.routing.tickets import TEAMS, Ticket
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids, encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TurnTokens
+from rollbus.trainer.backends.protocol import TurnTokens
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
+from rollbus.trainer.train_config import TrainConfig
 
 FEATURES = 4096
 """Places that words and pairs of words are hashed to."""

@@ -98,8 +98,9 @@ def adapters(folder: Path) -> Callable[[], Any]:
 
 def _step_of(learner: Any, folder: Path) -> Callable[[], Any]:
     from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-    from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+    from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
     from rollbus.trainer.backends.sequences import TokenSequence
+    from rollbus.trainer.train_config import TrainConfig
 
     def make_sequence(row: dict[str, Any]) -> TokenSequence:
         tokens = encode_token_ids(row["prompt"]), encode_token_ids(row["completion"])

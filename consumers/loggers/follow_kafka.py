@@ -16,10 +16,10 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.consumers.loggers.protocol import RunLogger
 from rollbus.runtime.health.heart import Heart, Report, beating
-from rollbus.runtime.health.metrics import TAKE_SECONDS
 from rollbus.runtime.kafka.clients import new_consumer, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.positions import MarkedConsumer, Positions
+from rollbus.runtime.metrics import TAKE_SECONDS
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted

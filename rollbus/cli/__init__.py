@@ -4,10 +4,10 @@ import gc
 import os
 import sys
 
-from rollbus.cli.silence import watch_silence
 from rollbus.runtime.http.loopback import ask_loopback_directly
 from rollbus.runtime.machine import install_command
 from rollbus.streams.worker.process import OBJECTS_BETWEEN_COLLECTIONS
+from rollbus.terminal.silence import watch_silence
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import click
 
-from rollbus.cli.output import echo
 from rollbus.runtime.log_mark import AcceptedLoss
+from rollbus.terminal.output import echo
 
 yes_option = click.option("--yes", is_flag=True, help="Do it; without this, only show what would be lost.")
 

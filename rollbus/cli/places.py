@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbus.cli.output import format_count
 from rollbus.schemas.topics import TOPICS
+from rollbus.terminal.output import format_count
 
 Outcome = Literal["removed", "expires", "cannot"]
 IDS = "ids and numbers"

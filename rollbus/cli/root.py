@@ -16,11 +16,11 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.log_filter import LINE_FORMAT, JsonFormatter, LogFormatter, RepeatFilter
-from rollbus.cli.silence import SILENCE
 from rollbus.runtime.machine import install_command
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.unseen_characters import escape_unseen
+from rollbus.terminal.log_lines import JsonFormatter, is_json_wanted
+from rollbus.terminal.silence import SILENCE
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings as Settings
@@ -246,24 +246,9 @@ def describe_source(path: Path | None, overrides: int) -> str:
 
 def _say(text: str) -> None:
     """Write a line for people to stderr; a JSON object among JSON lines."""
-    context = click.get_current_context(silent=True)
-    if context is not None and context.find_root().params.get("log_format") == "json":
+    if is_json_wanted():
         text = JsonFormatter().format(logging.LogRecord("rollbus", logging.INFO, "", 0, text, None, None))
     click.echo(escape_unseen(text), err=True)
-
-
-def log_to_stderr() -> None:
-    """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
-    SILENCE.command = ""
-    context = click.get_current_context(silent=True)
-    is_json = context is not None and context.find_root().params.get("log_format") == "json"
-    formatter = JsonFormatter() if is_json else LogFormatter(LINE_FORMAT)
-    logging.basicConfig(level=logging.INFO)
-    for name in ("httpx", "httpcore", "aiokafka"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(formatter)
-        handler.addFilter(RepeatFilter())
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,8 +19,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from rollbus.cli.progress import show_progress
-from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo import processes
@@ -31,6 +29,7 @@ from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
 from rollbus.demo.traffic import local_client
+from rollbus.hosted_stages import create_topics
 from rollbus.local import stack as local_stack
 from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process import state
@@ -44,6 +43,7 @@ from rollbus.schemas.errors import ConfigurationError, ServiceError, Unavailable
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.stack_settings import StackSettings
+from rollbus.terminal.progress import show_progress
 from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 8.0

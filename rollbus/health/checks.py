@@ -110,14 +110,15 @@ def find_memory(settings: "Settings", available: int | None = None) -> Iterator[
     A kernel that has no memory left ends a process without a word. `available` is in bytes; None asks the system.
     """
     from rollbus.local.process.state import read
-    from rollbus.start.parts import local_services
 
     available = available_memory() if available is None else available
     if available is None:
         yield CheckResult("memory", "note", "the system does not say how much is available")
         return
     what, lora = f"{available / 1e9:.1f} GB are available", settings.art_server.lora
-    is_to_start = "art-server" in local_services(settings) and not read(settings.stack_settings().run_dir, "art-server")
+    is_to_start = "art-server" in settings.local_services() and not read(
+        settings.stack_settings().run_dir, "art-server"
+    )
     needed, trained = (WITH_ADAPTERS_GB, "adapters") if lora else (WHOLE_GB, "the whole model")
     if is_to_start and available < needed * 1e9:
         what += f"; all parts of `rollbus start` took {needed} with SmolLM2, {trained} trained; a larger model more"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rollbus.health.picture import Picture
 from rollbus.health.reading import open_health
 from rollbus.health.status import FunnelCounter, explain_problems
-from rollbus.runtime.health import metrics
+from rollbus.runtime import metrics
 from rollbus.runtime.health.alarms.lags import LAG_S, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from rollbus.cli.output import OutputTable, format_time
 from rollbus.health.funnel.show import render_funnel
 from rollbus.health.funnel.verdict import ALL_IS_WELL
 from rollbus.health.status import NamespaceStatus
@@ -13,6 +12,7 @@ from rollbus.runtime.health.alarms.lags import GroupHealth
 from rollbus.runtime.health.alarms.problem import Problem
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.runtime.health.alarms.runs import RunHealth
+from rollbus.terminal.output import OutputTable, format_time
 
 STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
 WIDE_COLUMNS = 110

@@ -33,7 +33,6 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from rollbus.cli.progress import show_progress
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
@@ -47,6 +46,7 @@ from rollbus.nemo.runs.processes import Processes
 from rollbus.nemo.runs.run import Run, opened_run
 from rollbus.nemo.show import show_log_lines
 from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError
+from rollbus.terminal.progress import show_progress
 
 logger = logging.getLogger(__name__)
 

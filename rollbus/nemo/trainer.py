@@ -37,8 +37,8 @@ from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.schemas.wall_clock import wall_clock_ms
 from rollbus.streams.stages.curriculum.modes import Memory
-from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
+from rollbus.trainer.ledger.log import Publication, evaluation_key
+from rollbus.trainer.validation.evaluation import build_evaluation
 
 logger = logging.getLogger(__name__)
 

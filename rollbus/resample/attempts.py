@@ -20,7 +20,7 @@ from rollbus.producers import Episode, Recorder
 from rollbus.resample.allowance import Allowance, limited
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.heart import Report
-from rollbus.runtime.health.metrics import ATTEMPT_SECONDS
+from rollbus.runtime.metrics import ATTEMPT_SECONDS
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.events import Message

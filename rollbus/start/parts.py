@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from rollbus.local.stack import ServiceStatus
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.settings import Settings
-from rollbus.stack_settings import StackSettings
-from rollbus.trainer.settings import ArtServerBackend
 
 ANSWERS = ("running", "started")
 OTHER_PORTS = (
@@ -52,22 +50,8 @@ def find_parts(
     )
 
 
-def local_services(settings: Settings) -> frozenset[str]:
-    """Return the services that the settings expect on this machine, where `rollbus up` starts them."""
-    stack: StackSettings = settings.stack_settings()
-    local = set()
-    if settings.kafka.bootstrap_servers == stack.bootstrap_servers:
-        local.add("kafka")
-    if (settings.clickhouse.host, settings.clickhouse.port) == ("127.0.0.1", stack.clickhouse_port):
-        local.add("clickhouse")
-    backend = settings.trainer_settings(settings.runs[0].run_id).backend if settings.runs else None
-    if isinstance(backend, ArtServerBackend) and backend.url == stack.art_url:
-        local.add("art-server")
-    return frozenset(local)
-
-
 def _find_services(settings: Settings, services: Sequence[ServiceStatus], answering: Collection[str]) -> Iterator[Part]:
-    local = local_services(settings)
+    local = settings.local_services()
     addresses = {
         "kafka": settings.kafka.bootstrap_servers,
         "clickhouse": f"{settings.clickhouse.host}:{settings.clickhouse.port}",

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from rollbus.cli.commands.trainer.art_server import ensure_base_model
-from rollbus.cli.progress import show_progress
-from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.questions.saved_questions import has_tables
 from rollbus.health.reading import is_gone, read_health
+from rollbus.hosted_stages import create_topics
 from rollbus.local import stack
 from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process.processes import end
@@ -20,6 +18,8 @@ from rollbus.local.process.state import read, remove
 from rollbus.schemas.errors import UnavailableError
 from rollbus.settings import Settings
 from rollbus.start.parts import SINK, TOPICS, TRAINER, WORKER, Part, is_beating
+from rollbus.start.served_model import served_base_model
+from rollbus.terminal.progress import show_progress
 
 
 def start_parts(settings: Settings, file: Path | None, missing: Sequence[Part]) -> None:
@@ -38,7 +38,7 @@ def start_parts(settings: Settings, file: Path | None, missing: Sequence[Part]) 
     rows = list(_process_rows(settings, file, missing))
     _up(settings, [row for row in rows if row.name in (WORKER, SINK)])
     if "art-server" in names:
-        model = ensure_base_model(settings)
+        model = served_base_model(settings)
         _up(settings, [stack.art_service(local, _command(file, "art-server", "run", "--base-model", str(model)))])
     _up(settings, [row for row in rows if row.name.startswith(TRAINER)])
 

@@ -128,7 +128,7 @@ class Heart:
                 await server.stop()
 
     async def _serve(self, live: Callable[[], str | None], own_metrics: Callable[[], str]) -> "MetricsServer":
-        from rollbus.runtime.health import metrics
+        from rollbus.runtime import metrics
         from rollbus.runtime.health.server import MetricsServer
 
         metrics.describe_build(self.kind, self.version)

@@ -9,8 +9,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rollbus.runtime.health.metrics import REQUEST_SECONDS
 from rollbus.runtime.http.guard import App, Door, Guard, Message, Receive, Scope, Send
+from rollbus.runtime.metrics import REQUEST_SECONDS
 
 HEAD_S = 10.0
 """Within this time a connection must send a whole head, from its opening or from the end of its last answer on."""

@@ -23,9 +23,9 @@ from typing import Any
 from aiokafka.errors import CommitFailedError, KafkaError
 
 from rollbus.runtime.cancelling import is_being_cancelled
-from rollbus.runtime.health.metrics import TRANSACTION_SECONDS
 from rollbus.runtime.kafka.writing import Row, partition_of
 from rollbus.runtime.log_mark import LogMark
+from rollbus.runtime.metrics import TRANSACTION_SECONDS
 from rollbus.runtime.tasks import start_task
 from rollbus.schemas.errors import (
     ConfigurationError,

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from rollbus.cli.commands.trainer.policy import format_share
 from rollbus.cli.groups import Verb, Verbs
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import format_count, show_record
 from rollbus.cli.root import COMMANDS, SettingsFile, rollbus
-from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
+from rollbus.hosted_stages import require_judge_model, rewards_of, select_stages
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.settings import Settings
+from rollbus.terminal.output import format_count, show_record
 from tests.builders import make_step
 from tests.console import ROLLBUS
 

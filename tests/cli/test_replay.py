@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rollbus.cli import silence
 from rollbus.cli.replay.options import find_registry
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.printing import ProgressLine, show_comparison, show_manifest
@@ -21,6 +20,7 @@ from rollbus.streams.replay.compare.differences import Difference, ReplayCompari
 from rollbus.streams.replay.plan.plan import ReplayPlan
 from rollbus.streams.rewards.endpoint import Endpoint
 from rollbus.streams.state.ticker import config_applied
+from rollbus.terminal import silence
 from tests.waiting import wait_until
 
 

@@ -13,14 +13,8 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import (
-    Backend,
-    TrainConfig,
-    TrainRequest,
-    TrainResult,
-    TrainTrajectory,
-    TurnTokens,
-)
+from rollbus.trainer.backends.protocol import Backend, TrainRequest, TrainResult, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 from tests.waiting import until
 
 MODEL = "agent"

@@ -8,9 +8,10 @@ import pytest
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends.model_settings import Retention
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest
+from rollbus.trainer.backends.protocol import TrainRequest
 from rollbus.trainer.backends.tinker.backend import TinkerBackend, TrainedModel
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
+from rollbus.trainer.train_config import Distillation, TrainConfig
 from tests.contracts.backend import MODEL, BackendContract, make_request, submit_and_wait
 
 TRAINED_MODEL = TrainedModel(MODEL, "tiny", lora_rank=8, vocabulary=384)

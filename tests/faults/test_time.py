@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.stages import all_stages
+from rollbus.hosted_stages import all_stages
 from rollbus.schemas.codec import decode
 from rollbus.schemas.records.control import RunCommand, Tick
 from rollbus.schemas.records.groups import Group

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.health.monitoring import FILES
-from rollbus.runtime.health import metrics
+from rollbus.runtime import metrics
 from rollbus.settings import HealthSection, Kind, Settings
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
 

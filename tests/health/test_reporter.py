@@ -8,7 +8,7 @@ import pytest
 
 from rollbus.health.reporter import Alarms, HealthReporter, export_picture
 from rollbus.local.process.ports import find_free_port
-from rollbus.runtime.health import metrics
+from rollbus.runtime import metrics
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import Problem
 from rollbus.runtime.health.heart import Heart, Report

@@ -20,9 +20,9 @@ import yaml
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 import rollbus
-from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.hosted_stages import all_stages
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port

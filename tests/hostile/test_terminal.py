@@ -17,8 +17,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rollbus.cli.log_filter import LogFormatter
-from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.root import Nouns
 from rollbus.consumers.clickhouse.questions.chart import as_chart
 from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
@@ -27,6 +25,8 @@ from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ServiceError
 from rollbus.schemas.unseen_characters import escape_unseen
 from rollbus.stack_settings import HOST
+from rollbus.terminal.log_lines import LogFormatter
+from rollbus.terminal.output import Console, OutputTable, echo
 from tests.console import ROLLBUS
 from tests.hostile.doors import ask
 from tests.services.endpoint.guarded_endpoint import Guarded, guarded

@@ -34,7 +34,7 @@ EVALUATING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from rollbus.local.process.supervisor import Supervisor
-from rollbus.trainer.settings import PlayLimits
+from rollbus.trainer.validation.settings import PlayLimits
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
 from rollbus.trainer.validation.playing import play_tasks
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollbus.schemas.records.tokens import decode_logprobs, encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.backend import TinkerBackend
 from rollbus.trainer.backends.tinker.memory import MemoryTinker
 from rollbus.trainer.backends.tinker.opening import open_tinker
@@ -24,6 +24,7 @@ from rollbus.trainer.backends.tinker.service import (
     VersionSampler,
 )
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
+from rollbus.trainer.train_config import TrainConfig
 from tests.contracts.backend import MODEL, BackendContract
 from tests.tiny_qwen3 import VOCABULARY
 

@@ -22,7 +22,8 @@ from rollbus.trainer.art_server.endpoint.tokenizer import build_tokenizer
 from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchService
 from rollbus.trainer.art_server.model.config import ModelConfig
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import TrainConfig, TrainResult
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.train_config import TrainConfig
 from tests.builders import START_MS
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story

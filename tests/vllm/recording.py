@@ -14,8 +14,9 @@ from rollbus.schemas.records.events import Event, TurnRecorded
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.stages.assembly.trajectory import Closing, build
 from rollbus.trainer.backends.art_client import ArtClient
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainResult, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, TurnTokens
 from rollbus.trainer.loop.inspection import inspect
+from rollbus.trainer.train_config import TrainConfig
 
 MODEL = "agent"
 QUESTION = "choose a letter of the word and say it again"

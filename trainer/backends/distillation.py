@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from rollbus.trainer.backends.protocol import Distillation, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import Distillation
 
 MOST_NATS = 5.0
 """A token that a hint rules out has a difference of 20 nats and more: it would outweigh a batch of rewards. At 5 its

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from rollbus.runtime.kafka.connection import KafkaConnection
-from rollbus.trainer.backends.protocol import FrozenSettings
 from rollbus.trainer.backends.tinker.settings import TinkerAccess
+from rollbus.trainer.train_config import FrozenSettings
 
 if TYPE_CHECKING:
     from rollbus.runtime.http.guard import FindPrincipal

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.schemas.records.tokens import token_count
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.grpo.aggregation import Aggregation, batch_scale, token_weight
+from rollbus.trainer.train_config import TrainConfig
 
 FLOOR = 1e-6
 EQUAL = 1e-12

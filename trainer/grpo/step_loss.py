@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo import ratios
 from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, dro, importance_sampling, ppo
+from rollbus.trainer.train_config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from rollbus.schemas.records.steps import Evaluation, PolicyVersion
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, POLICY_VERSIONS, RUN_LOG, Topic
 from rollbus.trainer.ledger.ledger import LedgerRecord
-from rollbus.trainer.validation.evaluation import evaluation_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +129,11 @@ def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publicat
     """Publish a version to those who follow its model, to those who follow the run, and to the run's delivery."""
     to_model = Publication(POLICY_VERSIONS, record.model, record)
     return to_model, Publication(RUN_LOG, run_id, record), Publication(DELIVERY_LOG, run_id, record)
+
+
+def evaluation_key(evaluation: Evaluation) -> str:
+    """Return the record's Kafka key."""
+    return evaluation.run_id or evaluation.model
 
 
 def announced_evaluation(record: Evaluation) -> tuple[Publication, ...]:

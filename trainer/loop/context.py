@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from rollbus.runtime.health import metrics
+from rollbus.runtime import metrics
 from rollbus.runtime.health.alarms.divergence import Metrics
 from rollbus.schemas.errors import DataLossError, FencedError
 from rollbus.schemas.records.control import RunCommand

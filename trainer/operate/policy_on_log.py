@@ -77,7 +77,7 @@ def evaluate_policy(
     settings: TrainerSettings, version: int, *, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
     """Measure a version on the validation set, and publish the record."""
-    validation = load_validation(settings)
+    validation = load_validation(settings.validation, settings.endpoint_token)
     if validation is None:
         raise ConfigurationError("the settings have no `trainer: {validation: …}`; it names the tasks and the agent")
     return asyncio.run(_evaluate(settings, validation, version, progress))

@@ -73,11 +73,6 @@ def build_evaluation(
     )
 
 
-def evaluation_key(evaluation: Evaluation) -> str:
-    """Return the record's Kafka key."""
-    return evaluation.run_id or evaluation.model
-
-
 def share_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return low, share and high of values 0 and 1."""
     return wilson_interval(round(math.fsum(values)), len(values))

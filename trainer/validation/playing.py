@@ -16,8 +16,8 @@ from typing import Any, cast
 from rollbus.runtime.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
 from rollbus.schemas.numbers import LARGEST, computable
-from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
+from rollbus.trainer.validation.settings import PlayLimits
 
 Samples = Mapping[str, Sequence[float]]
 """By metric: one value per task, in the order of the tasks."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollbus.trainer.backends.protocol import FrozenSettings
+from rollbus.trainer.train_config import FrozenSettings
 
 if TYPE_CHECKING:  # settings take the rule from here, without the records
     from rollbus.schemas.records.steps import Evaluation

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.read_only import ReadOnlyMapping
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import Publication, announced_evaluation
-from rollbus.trainer.settings import ArtServerBackend, TrainerSettings, ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, load_agent
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import TRIES, Samples, play_tasks
+from rollbus.trainer.validation.settings import ValidationSettings
 from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks, read_examples
 
 logger = logging.getLogger(__name__)
@@ -162,21 +164,18 @@ class Validating:
         return announced_evaluation(evaluation)
 
 
-def load_validation(settings: TrainerSettings) -> Validation | None:
-    """Return the validation of a trainer, if it has one; ConfigurationError if agent or dataset cannot be used."""
-    validation_settings = settings.validation
-    if validation_settings is None:
+def load_validation(settings: ValidationSettings | None, token: SecretStr | None) -> Validation | None:
+    """Return the validation of a trainer, if it has one; ConfigurationError if agent or dataset cannot be used.
+
+    `token` is of the endpoint that serves the model, for settings that name no key of their own.
+    """
+    if settings is None:
         return None
-    examples = read_examples(validation_settings.dataset) if validation_settings.dataset else ()
-    key = validation_settings.api_key
-    if key is None:
-        backend = settings.backend
-        key = backend.token if isinstance(backend, ArtServerBackend) else settings.art_server.token
+    examples = read_examples(settings.dataset) if settings.dataset else ()
+    key = token if settings.api_key is None else settings.api_key
     return Validation(
-        agent=load_agent(validation_settings.agent, folder=Path.cwd()),
-        set=ValidationSet(
-            validation_settings.name, validation_settings.episodes or len(examples), validation_settings.seed, examples
-        ),
-        settings=validation_settings,
+        agent=load_agent(settings.agent, folder=Path.cwd()),
+        set=ValidationSet(settings.name, settings.episodes or len(examples), settings.seed, examples),
+        settings=settings,
         api_key=key.get_secret_value() if key else "none",
     )

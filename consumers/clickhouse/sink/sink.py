@@ -33,7 +33,7 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.runtime.health import metrics
+from rollbus.runtime import metrics
 from rollbus.runtime.health.heart import Heart, Report, beating
 from rollbus.runtime.kafka.partitions import require_topics
 from rollbus.runtime.kafka.positions import Position

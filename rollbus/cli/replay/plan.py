@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
 from rollbus.cli.root import Settings
-from rollbus.cli.stages import judge_endpoint, require_judge_model, require_keys
+from rollbus.hosted_stages import judge_endpoint, require_judge_model, require_keys
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rollbus.cli.output import Console, OutputTable, format_count, format_time, show_rows
-from rollbus.cli.progress import show_progress
+from rollbus.terminal.output import Console, OutputTable, format_count, format_time, show_rows
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.runtime.health.heart import Report

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from openai import AsyncOpenAI, OpenAIError
 
 import rollbus.producers
-from rollbus.cli.root import log_to_stderr
 from rollbus.demo.game.game import Board, Opening, Result, seeded, training_openings
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, play_game, read_whole_reply, reward
 from rollbus.demo.traffic import bring, local_client
 from rollbus.producers import Recorder
 from rollbus.runtime.credentials import read_token
+from rollbus.terminal.log_lines import log_to_stderr
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from rollbus.demo.game.game import Board, Opening, Result, held_out_openings, se
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages, play_game, read_whole_reply
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import play_tasks
+from rollbus.trainer.validation.settings import PlayLimits
 
 NAME = "tictactoe-held-out"
 GAMES = 29 * 28

@@ -9,7 +9,6 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from rollbus.cli.progress import show_progress
 from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.demo.game.evaluation import GAMES, evaluate, schedule
@@ -19,6 +18,7 @@ from rollbus.demo.job import MODEL, NAMESPACE, Amounts, Progress, StackPlace, Wo
 from rollbus.demo.processes import traffic_row
 from rollbus.local.process.service import Service
 from rollbus.schemas.records.steps import Evaluation
+from rollbus.terminal.progress import show_progress
 
 GROUP_SIZE = 8
 GROUPS_PER_STEP = 16

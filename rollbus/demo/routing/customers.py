@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import httpx
 
 import rollbus.producers
-from rollbus.cli.root import log_to_stderr
 from rollbus.demo.routing.tasks import TASKS
 from rollbus.demo.routing.tickets import TEAMS, Ticket
 from rollbus.demo.traffic import bring
 from rollbus.producers import Recorder
+from rollbus.terminal.log_lines import log_to_stderr
 
 logger = logging.getLogger(__name__)
 

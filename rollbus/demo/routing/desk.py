@@ -29,11 +29,11 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import rollbus.producers
-from rollbus.cli.root import log_to_stderr
 from rollbus.demo.routing.tasks import TASKS, look_up_in
 from rollbus.demo.traffic import local_client
 from rollbus.resample import Attempt
 from rollbus.runtime.credentials import read_token
+from rollbus.terminal.log_lines import log_to_stderr
 
 WAIT_S = 30.0
 """Longest wait for a verdict; most tickets have theirs after a few seconds, some never."""

@@ -12,10 +12,10 @@ from rollbus.demo.routing.tasks import Task, look_up_in
 from rollbus.demo.routing.tickets import Ticket
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import play_tasks
+from rollbus.trainer.validation.settings import PlayLimits
 
 NAME = "{task}-unseen"
 TICKETS = 832

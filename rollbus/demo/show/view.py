@@ -17,10 +17,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rollbus.cli.progress import Progress, format_duration, show_progress
-from rollbus.cli.silence import SILENCE
 from rollbus.demo.job import Amounts, Words
 from rollbus.demo.show.status import DemoStatus
+from rollbus.terminal.progress import Progress, format_duration, show_progress
+from rollbus.terminal.silence import SILENCE
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 48

@@ -3,8 +3,8 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollbus.cli.output import OutputTable
 from rollbus.health.funnel.funnel import Funnel, FunnelStage
+from rollbus.terminal.output import OutputTable
 
 
 def render_funnel(funnel: Funnel) -> RenderableType:

@@ -35,7 +35,6 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
 
-from rollbus.cli.log_filter import LINE_FORMAT, LogFormatter
 from rollbus.local.clickhouse.compression import BlockPacker, EncodingPacker, Packer, PlainPacker, choose_encoding
 from rollbus.local.clickhouse.confinement import confine, shed_environment
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
@@ -54,6 +53,7 @@ from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.stack_settings import HOST, StackSettings
+from rollbus.terminal.log_lines import LINE_FORMAT, LogFormatter
 
 if TYPE_CHECKING:
     from rollbus.local.clickhouse.answers import EngineAnswer

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from rollbus.cli.progress import show_progress
 from rollbus.local.process.service import Service, ServiceProcess, log_tail
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.terminal.progress import show_progress
 
 logger = logging.getLogger(__name__)
 

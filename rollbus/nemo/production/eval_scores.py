@@ -23,7 +23,8 @@ from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.schemas.wall_clock import wall_clock_ms
-from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
+from rollbus.trainer.ledger.log import evaluation_key
+from rollbus.trainer.validation.evaluation import build_evaluation
 
 logger = logging.getLogger(__name__)
 

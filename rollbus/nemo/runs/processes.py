@@ -22,10 +22,10 @@ import yaml
 from nat.utils.io.yaml_tools import deep_merge
 from pydantic_core import to_jsonable_python
 
-from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure_base_model
 from rollbus.demo.processes import STAGES, stack_rows, stage_rows
 from rollbus.health.reading import read_living_processes
+from rollbus.hosted_stages import create_topics
 from rollbus.local.process.service import Service
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from rollbus.archive.archive import Archive, open_archive
 from rollbus.archive.files import ArchivedRecord, archived
 from rollbus.archive.kafka.run import ArchiveRun
-from rollbus.cli.stages import all_stages
+from rollbus.hosted_stages import all_stages
 from rollbus.runtime.kafka.clients import running
 from rollbus.runtime.kafka.reading import read_from
 from rollbus.runtime.kafka.writing import Row, partition_of, write, write_transaction

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
 from rollbus.consumers.clickhouse.questions.saved_questions import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.hosted_stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import DeadLetter, Drop

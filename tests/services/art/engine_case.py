@@ -14,7 +14,7 @@ from typing import Any
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.backends.model_settings import ArtEngine, LoraConfig, ModelOptions
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 from tests.services.art.fixtures import made_up_batch
 
 OPTIONS = ModelOptions(

@@ -27,7 +27,8 @@ from rollbus.local.process.service import Service
 from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.stack_settings import HOST
 from rollbus.trainer.backends.art_client import ArtClient
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 from tests.services.shared_service import shared_service
 from tests.waiting import wait_until
 

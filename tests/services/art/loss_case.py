@@ -41,9 +41,9 @@ def compare(findings: str) -> None:
     import torch
     from art.loss import AlignedLossInputs, loss_fn
 
-    from rollbus.trainer.backends.protocol import TrainConfig
     from rollbus.trainer.grpo.ratios import penalised_advantages
     from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
+    from rollbus.trainer.train_config import TrainConfig
 
     generator = torch.Generator().manual_seed(5)
     rows, length = 3, 12

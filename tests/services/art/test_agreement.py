@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 from tests.services.art.fixtures import MODEL, ArtServer, Launcher
 
 pytestmark = pytest.mark.services

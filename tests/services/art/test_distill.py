@@ -30,10 +30,11 @@ from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.rewards.endpoint import Endpoint
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings
+from rollbus.trainer.train_config import Distillation, TrainConfig
 from tests.services.art.fixtures import MODEL, ArtServer, Launcher
 from tests.services.judges import ADVICE, RepeatingJudge
 from tests.services.streams.fixtures import read_topic, stream_settings

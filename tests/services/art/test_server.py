@@ -12,7 +12,8 @@ import pytest
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.art_client import ArtClient
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 from tests.services.art import art_0_5_7
 from tests.services.art.fixtures import MODEL, ArtServer, made_up_batch
 

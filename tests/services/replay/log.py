@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollbus.cli.stages import all_stages
+from rollbus.hosted_stages import all_stages
 from rollbus.runtime.kafka.clients import new_producer, running
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.stages import all_stages
+from rollbus.hosted_stages import all_stages
 from rollbus.runtime.kafka.writing import partition_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.cli.stages import all_stages
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.hosted_stages import all_stages
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DeadLetter

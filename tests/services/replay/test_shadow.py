@@ -10,10 +10,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from rollbus.cli.replay.load import load_replay
-from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import delete_namespace
 from rollbus.consumers.clickhouse.questions.saved_questions import ask, run_query
 from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.hosted_stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.stages import all_stages, stage_configurations
+from rollbus.hosted_stages import all_stages, stage_configurations
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import Group
 from rollbus.settings import Settings

@@ -28,7 +28,8 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from rollbus.trainer.ledger.reading_kafka import read_all
 from rollbus.trainer.process import open_backend
-from rollbus.trainer.settings import BackendSettings, TrainerSettings, ValidationSettings
+from rollbus.trainer.settings import BackendSettings, TrainerSettings
+from rollbus.trainer.validation.settings import ValidationSettings
 from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
 from tests.services.streams.fixtures import stream_settings

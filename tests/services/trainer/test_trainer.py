@@ -17,8 +17,9 @@ from rollbus.trainer.operate.policy_on_log import (
     roll_back_policy,
     show_policy_version,
 )
-from rollbus.trainer.settings import MemoryBackendSettings, ValidationSettings
+from rollbus.trainer.settings import MemoryBackendSettings
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.validation.settings import ValidationSettings
 from tests.services.trainer.kafka import PATIENCE_S, TrainerWorld, ended
 
 pytestmark = pytest.mark.services

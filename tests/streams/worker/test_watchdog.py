@@ -79,7 +79,7 @@ def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
 
 def test_a_held_log_lock_does_not_stop_the_last_log_line() -> None:
     code = (
-        "import logging, threading; from rollbus.cli.log_filter import JsonFormatter; "
+        "import logging, threading; from rollbus.terminal.log_lines import JsonFormatter; "
         "from rollbus.streams.worker.watchdog import end_process; "
         "logging.basicConfig(); (handler,) = logging.getLogger().handlers; handler.setFormatter(JsonFormatter()); "
         "handler.acquire(); threading.Thread(target=end_process, args=('it hangs',)).start()"

@@ -23,7 +23,7 @@ from rollbus.trainer.art_server.model.weights import to_hf_weights
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 from tests.models import load_model
 from tests.sequences import three_answers
 

@@ -14,7 +14,8 @@ from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.art_server.control.local import ArtLocal
 from rollbus.trainer.art_server.control.server import build_control_app
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
-from rollbus.trainer.backends.protocol import TrainConfig, TrainResult
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.train_config import TrainConfig
 from tests.contracts.backend import BackendContract, make_request, submit_and_wait
 
 

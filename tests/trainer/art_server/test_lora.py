@@ -14,7 +14,7 @@ from rollbus.trainer.art_server.learner.update import Learner
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.model_settings import LoraConfig
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 from tests.models import create_model
 from tests.sequences import three_answers
 

@@ -6,8 +6,8 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.control.old_config import read_client_config
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.sequences import ArtAdvantages
+from rollbus.trainer.train_config import TrainConfig
 
 
 def settings(config: dict[str, Any] | None = None, **dev_config: Any) -> TrainConfig:

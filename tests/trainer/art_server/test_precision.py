@@ -17,8 +17,8 @@ from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.model_settings import LoraConfig, Precision
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.sequences import TokenSequence
+from rollbus.trainer.train_config import TrainConfig
 from tests.sequences import make_sequence, three_answers
 
 TOLERANCE = 0.01

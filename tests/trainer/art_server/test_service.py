@@ -31,7 +31,7 @@ from rollbus.trainer.art_server.learner.torch_service import StepPlan, TorchServ
 from rollbus.trainer.art_server.model.memory_limits import memory_failures
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 from tests.models import create_model
 from tests.sequences import three_answers
 from tests.trainer.art_server.conftest import SMALL

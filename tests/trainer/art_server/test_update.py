@@ -14,8 +14,8 @@ from rollbus.trainer.art_server.learner.update import Learner, micro_batches, sc
 from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.sampler.requests import SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.sequences import TokenSequence
+from rollbus.trainer.train_config import TrainConfig
 from tests.models import load_model
 from tests.sequences import make_sequence, three_answers
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rollbus.trainer.art_server.learner.update import Learner, micro_batches, score
 from rollbus.trainer.art_server.model.model import build_model, initialize
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.sequences import TokenSequence
+from rollbus.trainer.train_config import TrainConfig
 from tests.sequences import make_sequence
 from tests.trainer.art_server.conftest import SMALL
 

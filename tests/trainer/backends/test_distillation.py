@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
 from rollbus.trainer.backends.distillation import MOST_NATS, distilled, place_hints
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.wire import request_from_bytes, request_to_bytes
+from rollbus.trainer.train_config import Distillation, TrainConfig
 
 RECORDED, HINTED = [-0.5, -1.25, -3.0], [-0.125, -2.5, -30.0]
 

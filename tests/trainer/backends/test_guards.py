@@ -7,7 +7,8 @@ import pytest
 
 from rollbus.schemas.records.tokens import encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.train_config import TrainConfig
 
 LIMITS = Limits(max_tokens=8, vocabulary=100, lineage=frozenset({0, 2}))
 

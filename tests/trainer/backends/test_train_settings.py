@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.wire import request_from_bytes, request_to_bytes
+from rollbus.trainer.train_config import TrainConfig
 
 SIZED = st.binary(max_size=40)
 TURNS = st.builds(

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo.ratios import kl_k1, kl_k3, penalised_advantages, stale_negatives
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
 from rollbus.trainer.grpo.token_losses import ppo
+from rollbus.trainer.train_config import TrainConfig
 from tests.trainer.grpo.token_batches import gradient, one_sequence, part, token_batches, whole_batch
 
 CISPO = TrainConfig()

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo.ratios import importance_weights, sequence_product, sequence_ratio
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
+from rollbus.trainer.train_config import TrainConfig
 from tests.trainer.grpo.token_batches import close, gradient, one_sequence, part, token_batches, whole_batch
 
 SETTINGS = [

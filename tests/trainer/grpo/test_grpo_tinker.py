@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.figures import loss_value, step_metrics
 from rollbus.trainer.backends.tinker.memory import loss_slope
 from rollbus.trainer.backends.tinker.sequences import make_loss_sequences
 from rollbus.trainer.backends.tinker.service import PassOutput
 from rollbus.trainer.grpo import step_loss
 from rollbus.trainer.grpo.aggregation import token_weight
+from rollbus.trainer.train_config import TrainConfig
 from tests.trainer.grpo.token_batches import gradient, one_sequence
 
 LOSSES = [

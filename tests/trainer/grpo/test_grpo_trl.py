@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo.aggregation import divisor
 from rollbus.trainer.grpo.step_loss import policy_loss
+from rollbus.trainer.train_config import TrainConfig
 from tests.trainer.grpo.token_batches import token_weights, whole_batch
 
 TRL: dict[str, Any] = json.loads((Path(__file__).parent / "trl_losses.json").read_text(encoding="utf-8"))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from rollbus.streams.stages.grouping.advantages import advantages
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo.aggregation import batch_scale
 from rollbus.trainer.grpo.ratios import far_sequences, importance_weights, sequence_ratio
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
+from rollbus.trainer.train_config import TrainConfig
 from tests.trainer.grpo.token_batches import gradient, whole_batch
 
 FOLDER = Path(__file__).parent

@@ -6,9 +6,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss
+from rollbus.trainer.train_config import TrainConfig
 
 NAMES = ("current_N", "behaviour_N", "advantages_N", "weights_N", "sequence_N", "mask_N")
 """What has an entry per token."""

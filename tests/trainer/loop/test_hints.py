@@ -10,9 +10,10 @@ from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.trajectories import Reward, RewardRevised, Score, ToolResult, Trajectory, TurnReward
 from rollbus.schemas.topics import BATCHES, SCORES, TRAJECTORIES
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Capabilities, Distillation, TrainConfig, TrainRequest
+from rollbus.trainer.backends.protocol import Capabilities, TrainRequest
 from rollbus.trainer.loop.door import DoorRules, check_batch
 from rollbus.trainer.loop.inspection import add_hints, inspect
+from rollbus.trainer.train_config import Distillation, TrainConfig
 from tests.builders import START_MS, make_group, make_member, make_score
 from tests.trainer.scenario import SETTINGS, World, make_batch, make_payload
 

@@ -7,10 +7,10 @@ import pytest
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.numbers import LARGEST
+from rollbus.trainer.ledger.log import evaluation_key
 from rollbus.trainer.validation.evaluation import (
     build_evaluation,
     difference,
-    evaluation_key,
     mean_interval,
     share_interval,
 )

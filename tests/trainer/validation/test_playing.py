@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, InvalidRecordError, RollbusError, UnavailableError
-from rollbus.trainer.settings import PlayLimits
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics, load_agent
 from rollbus.trainer.validation.playing import Samples, play_tasks
+from rollbus.trainer.validation.settings import PlayLimits
 from rollbus.trainer.validation.validation import ValidationSet, make_tasks
 
 CONTEXT = EvaluationContext("agent@3", "http://127.0.0.1:1/v1")

@@ -10,9 +10,9 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.loop.loop import Trainer
-from rollbus.trainer.settings import ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
 from rollbus.trainer.validation.promotion import PromotionRule
+from rollbus.trainer.validation.settings import ValidationSettings
 from rollbus.trainer.validation.validating import Validation
 from rollbus.trainer.validation.validation import ValidationSet
 from tests.builders import START_MS

@@ -10,7 +10,7 @@ from art import dev
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends.art_terms.update import find_unsupported, make_update_arguments
 from rollbus.trainer.backends.model_settings import ArtEngine, ModelOptions
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

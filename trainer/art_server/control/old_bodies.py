@@ -15,8 +15,9 @@ from rollbus.schemas.errors import RecordError, RejectedError, describe_error
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import group_trajectories
+from rollbus.trainer.train_config import TrainConfig
 
 TOKEN_PREFIX = "token_id:"
 GRADIENT_STEPS = "data/step_num_gradient_steps"

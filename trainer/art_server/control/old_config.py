@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.sequences import ArtAdvantages
+from rollbus.trainer.train_config import TrainConfig
 
 REFUSED = (
     "kimi_k2_tau",

@@ -33,7 +33,7 @@ from rollbus.trainer.art_server.sampler.sampler import Sampler
 from rollbus.trainer.backends.distillation import distilled, place_hints
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest, TrainTrajectory
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
 from rollbus.trainer.backends.sequences import (
     TokenSequence,
     find_reward_scale,
@@ -42,6 +42,7 @@ from rollbus.trainer.backends.sequences import (
     scale_advantages,
     weigh_trajectories,
 )
+from rollbus.trainer.train_config import Distillation, TrainConfig
 
 DEFAULT_MAX_TOKENS = 4096
 """Of a model that could go further: each row reserves room for so many."""

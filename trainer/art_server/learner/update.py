@@ -26,11 +26,12 @@ from rollbus.trainer.art_server.model.master_weights import MasterWeights
 from rollbus.trainer.art_server.model.model import head, trunk
 from rollbus.trainer.backends.distillation import HintedTurn
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import TokenSequence
 from rollbus.trainer.grpo.aggregation import divisor
 from rollbus.trainer.grpo.ratios import penalised_advantages
 from rollbus.trainer.grpo.step_loss import TokenBatch, policy_loss, step_metrics
+from rollbus.trainer.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.train_config import TrainConfig
 
 OURS = TrainConfig()
 ARTS_OWN = ("max_grad_norm", "adam_beta1", "adam_beta2", "weight_decay")

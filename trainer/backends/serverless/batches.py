@@ -9,7 +9,8 @@ from typing import Any
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.trainer.backends.art_terms.update import find_unsupported, make_update_arguments
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
+from rollbus.trainer.backends.protocol import TrainTrajectory
+from rollbus.trainer.train_config import TrainConfig
 
 SINGLE_GROUPS = 4
 """As many groups of one member are single attempts; of fewer, the other members may have been dropped at the door."""

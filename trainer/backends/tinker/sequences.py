@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory
+from rollbus.trainer.backends.protocol import TrainTrajectory
 from rollbus.trainer.backends.sequences import (
     SampledSpan,
     TokenSequence,
@@ -19,6 +19,7 @@ from rollbus.trainer.backends.sequences import (
 )
 from rollbus.trainer.backends.tinker.service import AdamSettings, LossName, LossSequence, ServiceLoss
 from rollbus.trainer.grpo.aggregation import divisor
+from rollbus.trainer.train_config import TrainConfig
 
 LOSSES: dict[str, LossName] = {
     "importance_sampling": "importance_sampling",

@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from rollbus.trainer.backends.protocol import FrozenSettings
+from rollbus.trainer.train_config import FrozenSettings
 
 
 class TinkerAccess(FrozenSettings):

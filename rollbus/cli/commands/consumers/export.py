@@ -7,9 +7,9 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import echo, format_count
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
+from rollbus.terminal.output import echo, format_count
+from rollbus.terminal.progress import show_progress
 
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),

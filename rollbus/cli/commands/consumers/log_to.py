@@ -11,11 +11,12 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.required_topics import require_topics
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.runtime.log_mark import AcceptedLoss
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.topics import topic_of
+from rollbus.terminal.log_lines import log_to_stderr
 
 if TYPE_CHECKING:
     from rollbus.consumers.loggers.protocol import RunLogger

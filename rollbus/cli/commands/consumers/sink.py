@@ -7,10 +7,11 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.output import Console, OutputTable, echo, format_count
-from rollbus.cli.progress import show_progress
 from rollbus.cli.required_topics import missing_topic
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import Console, OutputTable, echo, format_count
+from rollbus.terminal.progress import show_progress
 
 
 @click.group(cls=Verbs)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, OutputTable, echo, format_count
 from rollbus.cli.root import Settings, with_options, with_settings
 from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.terminal.output import Console, OutputTable, echo, format_count
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.questions.saved_questions import QueryResult, SavedQuery

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from rollbus.cli.groups import Verb
-from rollbus.cli.output import echo
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import echo
 
 HOST = "127.0.0.1"
 """The page serves this machine only; forward the port over SSH to look from elsewhere."""

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import echo
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.signals import stop_on_signals
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import echo
 
 
 @click.group(cls=Verbs)

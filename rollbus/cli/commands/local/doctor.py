@@ -7,9 +7,9 @@ from rich.text import Text
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.objects import load_object
-from rollbus.cli.output import Console, OutputTable, echo, show_rows
 from rollbus.cli.root import SettingsFile
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.terminal.output import Console, OutputTable, echo, show_rows
 
 STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
@@ -52,8 +52,8 @@ def capture(agent: str) -> None:
 
 def _examine(source: SettingsFile) -> None:
     settings = source.load()
-    from rollbus.cli.stages import all_stages
     from rollbus.health.checks import examine
+    from rollbus.hosted_stages import all_stages
 
     table = OutputTable("subject", "state", "found", "what to do")
     findings = list(examine(settings, all_stages(settings)))

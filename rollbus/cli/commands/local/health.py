@@ -12,9 +12,9 @@ import click
 
 from rollbus.cli.groups import Verb
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import Console, OutputTable, echo
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
+from rollbus.terminal.output import Console, OutputTable, echo
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from rollbus.cli.commands.trainer.art_server import ensure_base_model
 from rollbus.cli.groups import Verb
-from rollbus.cli.output import Console
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
+from rollbus.start.served_model import served_base_model
+from rollbus.terminal.output import Console
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.local.process.service import Service
@@ -41,7 +41,7 @@ def up(settings: Settings, art: bool) -> None:
             find_jars(report=progress.begin)
         _start(settings, stack.stack_services(local), "Kafka and ClickHouse are starting")
         if art:
-            model = ensure_base_model(settings)
+            model = served_base_model(settings)
             command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
             service = stack.art_service(local, [*command, "--base-model", str(model)])
             _start(settings, [service], "the ART server is starting: it imports torch and loads the model")

@@ -15,10 +15,10 @@ import click
 
 from rollbus.cli.groups import Verb
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import Console, OutputTable, echo
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import LOCAL_FILE, Settings, SettingsFile
 from rollbus.runtime.files import BY_UMASK, PRIVATE, draft_of
+from rollbus.terminal.output import Console, OutputTable, echo
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.health.status import NamespaceStatus
@@ -68,9 +68,9 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
 
 
 def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
-    from rollbus.cli.stages import all_stages
     from rollbus.consumers.clickhouse.questions.saved_questions import ask
     from rollbus.health.reading import read_living_processes
+    from rollbus.hosted_stages import all_stages
     from rollbus.local import stack
     from rollbus.schemas.errors import ServiceError, UnavailableError
     from rollbus.start.parts import ANSWERS, find_parts

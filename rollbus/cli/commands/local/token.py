@@ -11,11 +11,11 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import OutputTable, echo, show_rows
 from rollbus.cli.root import Settings, with_settings
 from rollbus.runtime import principals
 from rollbus.runtime.credentials import secrets_folder
 from rollbus.schemas.principals import GRANTS
+from rollbus.terminal.output import OutputTable, echo, show_rows
 
 OVERLAP_HOURS = 24.0
 TIME = "%Y-%m-%d %H:%M:%S UTC"

@@ -17,12 +17,12 @@ import click
 
 from rollbus.cli.groups import Verb
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import echo, format_count
 from rollbus.cli.root import Settings, with_settings
-from rollbus.cli.silence import SILENCE
 from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.machine import name_signal
 from rollbus.schemas.records.events import StopReason
+from rollbus.terminal.output import echo, format_count
+from rollbus.terminal.silence import SILENCE
 
 if TYPE_CHECKING:
     from rollbus.producers.startup.plan import ProcessReport

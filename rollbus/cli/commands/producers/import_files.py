@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verb
-from rollbus.cli.output import Console, OutputTable, echo
-from rollbus.cli.progress import show_progress
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.withhold_option import withhold_option
+from rollbus.terminal.output import Console, OutputTable, echo
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field

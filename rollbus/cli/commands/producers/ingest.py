@@ -10,12 +10,13 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.signals import serve_until_stopped
 from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.tasks import start_task
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import echo
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field

@@ -11,12 +11,13 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.number_option import Number
-from rollbus.cli.output import echo
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.signals import serve_until_stopped
 from rollbus.cli.withhold_option import withhold_option
 from rollbus.runtime.http.loopback import may_use_proxy
 from rollbus.schemas.principals import NAME, read_head, split_token
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import echo
 
 if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder

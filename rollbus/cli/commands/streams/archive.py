@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, OutputTable, echo, format_count, format_time
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.terminal.output import Console, OutputTable, echo, format_count, format_time
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.archive.archive import Archive

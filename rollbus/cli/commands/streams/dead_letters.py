@@ -5,10 +5,10 @@ import asyncio
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import OutputTable, echo, format_time, show_rows
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.terminal.output import OutputTable, echo, format_time, show_rows
 
 SAYS_AGAIN = {
     "Tick": "a running worker writes the next one",

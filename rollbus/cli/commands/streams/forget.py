@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verb
-from rollbus.cli.output import Console, OutputTable, format_count, format_time
 from rollbus.cli.places import find_places
-from rollbus.cli.progress import show_progress
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.terminal.output import Console, OutputTable, format_count, format_time
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.streams.operate.forget import RootedEpisode
@@ -156,7 +156,7 @@ def _print_places(
     settings: Settings, console: Console, rows: str | None, archived: str, trained_steps: int, now_ms: int
 ) -> None:
     """Print what becomes of the data in each place where it may rest."""
-    from rollbus.cli.stages import all_stages
+    from rollbus.hosted_stages import all_stages
     from rollbus.schemas.namespaces import RESTORED
     from rollbus.streams.kafka.names import changelog_topic
     from rollbus.streams.kafka.topics_on_broker import topics_on_broker

@@ -9,14 +9,15 @@ import click
 from click.core import ParameterSource
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, echo, format_count
-from rollbus.cli.progress import show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.printing import ProgressLine, ShadowProgress, show_comparison, show_manifest, show_replays
 from rollbus.cli.required_topics import require_topics
-from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings
+from rollbus.cli.root import Settings, SettingsFile, with_options, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import Console, echo, format_count
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.replays import ReplayManifest

@@ -9,13 +9,14 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
 from rollbus.cli.number_option import Number
 from rollbus.cli.objects import load_object
-from rollbus.cli.output import echo
 from rollbus.cli.required_topics import require_topics
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.runtime.log_mark import AcceptedLoss
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.events import LogprobMode
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import echo
 
 
 @click.group(cls=Verbs)

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from rollbus.cli.commands.producers.capture import capture
 from rollbus.cli.groups import Verb, Verbs, describe_unknown
-from rollbus.cli.output import Console, OutputTable, echo
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.yaml_text import read_yaml
@@ -20,6 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.control import RunCommand, RunCommandName
 from rollbus.settings_file import describe_mistake
+from rollbus.terminal.output import Console, OutputTable, echo
 
 OPERATOR_COMMANDS: dict[RunCommandName, str] = {
     "pause": "Cut no more batches. Groups are still made; the oldest beyond `max_waiting_groups` are dropped.",

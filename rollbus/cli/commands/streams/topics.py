@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, OutputTable, echo, format_time
 from rollbus.cli.required_topics import require_topics
 from rollbus.cli.root import Settings, with_settings
-from rollbus.cli.stages import all_stages, create_topics
+from rollbus.hosted_stages import all_stages, create_topics
+from rollbus.terminal.output import Console, OutputTable, echo, format_time
 
 if TYPE_CHECKING:
     from rollbus.streams.operate.acls import Role

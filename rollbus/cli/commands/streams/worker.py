@@ -8,8 +8,8 @@ import click
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
-from rollbus.cli.stages import (
+from rollbus.cli.root import Settings, with_settings
+from rollbus.hosted_stages import (
     describe_trust,
     require_judge_model,
     require_keys,
@@ -17,6 +17,7 @@ from rollbus.cli.stages import (
     select_stages,
     stage_configurations,
 )
+from rollbus.terminal.log_lines import log_to_stderr
 
 logger = logging.getLogger(__name__)
 

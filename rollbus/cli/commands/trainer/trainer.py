@@ -8,9 +8,10 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.losses import show_losses, yes_option
-from rollbus.cli.output import Console, OutputTable, echo, format_count, show_record, show_rows
 from rollbus.cli.required_topics import require_topics
-from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.root import Settings, with_settings
+from rollbus.terminal.log_lines import log_to_stderr
+from rollbus.terminal.output import Console, OutputTable, echo, format_count, show_record, show_rows
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.control import RunCommandName

@@ -11,12 +11,13 @@ from rollbus.trainer.art_server.control import environment as art_environment
 art_environment.protect()
 
 from rollbus.trainer.backends.model_settings import Retention  # noqa: E402
-from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest  # noqa: E402
+from rollbus.trainer.backends.protocol import TrainRequest  # noqa: E402
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend  # noqa: E402
 from rollbus.trainer.backends.serverless.client import ServerlessClient  # noqa: E402
 from rollbus.trainer.backends.serverless.following import WaitLimits  # noqa: E402
 from rollbus.trainer.backends.serverless.memory import MemoryModel, MemoryServerless  # noqa: E402
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess  # noqa: E402
+from rollbus.trainer.train_config import TrainConfig  # noqa: E402
 from tests.contracts.backend import MODEL, make_request  # noqa: E402
 from tests.waiting import until  # noqa: E402
 

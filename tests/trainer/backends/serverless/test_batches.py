@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import UnavailableError
-from rollbus.trainer.backends.protocol import Distillation, TrainConfig, TrainRequest
+from rollbus.trainer.backends.protocol import TrainRequest
 from rollbus.trainer.backends.serverless.batches import find_unsupported_settings, make_job_config
+from rollbus.trainer.train_config import Distillation, TrainConfig
 from tests.contracts.backend import make_request, submit_and_wait
 from tests.trainer.backends.serverless.scene import ServerlessScene, make_art_request
 

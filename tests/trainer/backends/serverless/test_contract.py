@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend
+from rollbus.trainer.train_config import TrainConfig
 from tests.contracts.backend import BackendContract
 from tests.trainer.backends.serverless.scene import ServerlessScene
 

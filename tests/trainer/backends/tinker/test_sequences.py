@@ -7,8 +7,9 @@ import pytest
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.tinker.sequences import find_unsupported, make_loss, make_loss_sequences
+from rollbus.trainer.train_config import TrainConfig
 
 
 def make_turn(prompt: list[int], completion: list[int], *, history: int = 0) -> TurnTokens:

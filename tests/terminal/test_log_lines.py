@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from rollbus.cli.log_filter import MOST_KINDS, JsonFormatter, RepeatFilter
+from rollbus.terminal.log_lines import MOST_KINDS, JsonFormatter, RepeatFilter
 
 
 def line(at_s: float, message: str = "node %s is away", name: str = "aiokafka") -> logging.LogRecord:

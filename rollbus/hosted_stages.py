@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollbus.cli.root import Settings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.control import ConfigApplied
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.config import ComponentConfig
+    from rollbus.settings import Settings
 
 
-def all_stages(settings: Settings) -> list[Any]:
+def all_stages(settings: "Settings") -> list[Any]:
     """Return every stage: the namespace's, then each run's."""
     from rollbus.streams.pipeline import namespace_stages, run_stages
     from rollbus.streams.rewards.registry import installed
@@ -24,14 +24,14 @@ def all_stages(settings: Settings) -> list[Any]:
     return stages
 
 
-async def create_topics(settings: Settings) -> list[str]:
+async def create_topics(settings: "Settings") -> list[str]:
     """Create every topic that is missing; return their names."""
     from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
     return await ensure_topics(settings.stream_settings(), all_stages(settings))
 
 
-def judge_endpoint(settings: Settings) -> Any:
+def judge_endpoint(settings: "Settings") -> Any:
     """Return the model that judges ask, or None if none is configured."""
     judge = settings.judge
     if judge.base_url is None:
@@ -42,7 +42,7 @@ def judge_endpoint(settings: Settings) -> Any:
     return Endpoint(judge.base_url, judge.model, api_key=key)
 
 
-def require_judge_model(settings: Settings, rewards: "Iterable[ComponentConfig]") -> None:
+def require_judge_model(settings: "Settings", rewards: "Iterable[ComponentConfig]") -> None:
     """Raise ConfigurationError for a reward that asks a model if none is configured: all its scores would fail."""
     from rollbus.streams.rewards.registry import ASKS_A_MODEL
 
@@ -53,7 +53,7 @@ def require_judge_model(settings: Settings, rewards: "Iterable[ComponentConfig]"
         )
 
 
-def require_keys(settings: Settings) -> None:
+def require_keys(settings: "Settings") -> None:
     """Raise ConfigurationError for a source whose reports need a signature that could not be checked."""
     missing = [source for source in settings.assembly.signed_sources if not settings.signing.sources.get(source)]
     if missing:
@@ -63,7 +63,7 @@ def require_keys(settings: Settings) -> None:
         )
 
 
-def describe_trust(settings: Settings) -> list[str]:
+def describe_trust(settings: "Settings") -> list[str]:
     """Say which claims no key proves: a line each for the log."""
     open_to_all = []
     if not settings.stream_settings().signing.is_used:
@@ -79,7 +79,7 @@ def describe_trust(settings: Settings) -> list[str]:
     return open_to_all
 
 
-def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[ComponentConfig]":
+def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[ComponentConfig]":
     """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}
     judged_runs = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
@@ -89,7 +89,7 @@ def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[ComponentConf
     ]
 
 
-def select_stages(settings: Settings, names: Sequence[str]) -> list[Any]:
+def select_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
     """Return the stages with these names (`assembly`, `grouping.main`), or all; raises ConfigurationError."""
     stages = all_stages(settings)
     unknown = sorted(set(names) - {stage.name for stage in stages})
@@ -99,7 +99,7 @@ def select_stages(settings: Settings, names: Sequence[str]) -> list[Any]:
     return [stage for stage in stages if not names or stage.name in names]
 
 
-def stage_configurations(settings: Settings) -> list[ConfigApplied]:
+def stage_configurations(settings: "Settings") -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
     from rollbus.streams.state.ticker import config_applied
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollbus.cli import silence
-from rollbus.cli.progress import Progress, describe_progress, format_duration, show_progress
-from rollbus.cli.silence import QUIET_S, Silence, SilenceWatch
+from rollbus.terminal import silence
+from rollbus.terminal.progress import Progress, describe_progress, format_duration, show_progress
+from rollbus.terminal.silence import QUIET_S, Silence, SilenceWatch
 from tests.waiting import wait_until
 
 
@@ -113,7 +113,8 @@ def test_a_command_says_what_it_imports_unless_programs_read_its_lines(
     program = f"""
 import sys, time, types
 sys.meta_path.insert(0, types.SimpleNamespace({slow_import}))
-from rollbus.cli import silence, main
+from rollbus.cli import main
+from rollbus.terminal import silence
 silence.QUIET_S = 0
 silence.LOOK_S = 0.001
 main()

@@ -16,8 +16,8 @@ from rich import box
 from rich.pretty import Pretty
 from rich.segment import Segment
 
-from rollbus.cli.silence import SILENCE
 from rollbus.schemas.unseen_characters import escape_unseen
+from rollbus.terminal.silence import SILENCE
 
 PLAIN_WIDTH = 160
 """Columns of an output without a terminal; nothing is cut for the reader of a file."""

@@ -14,9 +14,9 @@ import rich.console
 import rich.progress
 from rich.text import Text
 
-from rollbus.cli.output import Console, echo
-from rollbus.cli.silence import SILENCE
 from rollbus.runtime.tasks import start_thread
+from rollbus.terminal.output import Console, echo
+from rollbus.terminal.silence import SILENCE
 
 LEAST_SHARE = 0.05
 """Of the whole, before the time that is left is estimated: the first of many that run at once are no pace."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import click
+
 from rollbus.schemas.unseen_characters import escape_lines
+from rollbus.terminal.silence import SILENCE
 
 LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """What a log line for people shows, for `LogFormatter`."""
@@ -19,6 +22,24 @@ PERIOD_S = 30.0
 """Long enough to read the other lines, short enough to see that the problem is still there."""
 MOST_KINDS = 500
 """Kinds of lines that are remembered; some libraries put variable parts into the text itself."""
+
+
+def log_to_stderr() -> None:
+    """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
+    SILENCE.command = ""
+    formatter = JsonFormatter() if is_json_wanted() else LogFormatter(LINE_FORMAT)
+    logging.basicConfig(level=logging.INFO)
+    for name in ("httpx", "httpcore", "aiokafka"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formatter)
+        handler.addFilter(RepeatFilter())
+
+
+def is_json_wanted() -> bool:
+    """Say whether the command that runs was asked for log lines in JSON."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.find_root().params.get("log_format") == "json"
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from openai import AsyncOpenAI
 
+from rollbus.demo.pace import SLOWEST
 from rollbus.local.process.service import Service
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.stack_settings import StackSettings
@@ -20,7 +21,7 @@ TRAFFIC_ENDED = "are done"
 TRAFFIC_S = 1200.0
 """Longest time that traffic is planned to take: on a slower machine fewer episodes come."""
 LATE = 1.2
-"""How much longer than its rate says the traffic may take."""
+"""How much longer than its slowest rate says the traffic may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Amounts:
     evaluated: int
     """Of each evaluation."""
     share: float | None = None
-    """Most episodes per second, as a share of those that the machine evaluates per second; None for no bound."""
+    """Most episodes per second, as a share of those that the machine evaluates per second; None keeps the rate."""
     fewest: int | None = None
     """Episodes of traffic where more would take longer than `TRAFFIC_S`; None for no fewer than `episodes`."""
 
@@ -70,7 +71,8 @@ class Amounts:
     @property
     def time_limit_s(self) -> float:
         """For the traffic; what has not begun by then is left out."""
-        return LATE * self.episodes / self.episodes_per_s
+        slowest = self.episodes_per_s if self.share is None else SLOWEST * self.episodes_per_s
+        return LATE * self.episodes / slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ class StackPlace:
     stack: StackSettings
     settings_file: Path
     token: str
+
+    @property
+    def rate_file(self) -> Path:
+        """Where the traffic reads how fast it comes; see `pace`."""
+        return self.settings_file.with_name("traffic-per-second")
 
 
 class DemoJob(Protocol):

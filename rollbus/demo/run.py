@@ -24,6 +24,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo import processes
 from rollbus.demo.configuration import write_settings
 from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, DemoJob, StackPlace
+from rollbus.demo.pace import Pace, next_pace, write_rate
 from rollbus.demo.show import report
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
@@ -192,6 +193,7 @@ class Demo:
 
     async def _learn(self, supervisor: Supervisor, place: StackPlace, query: Query, amounts: Amounts) -> DemoStatus:
         """Let the traffic come and the rest learn; return the status once nothing changes any more."""
+        write_rate(place.rate_file, amounts.episodes_per_s)
         traffic = self.job.traffic(place, self.options.seed, amounts)
         connection = KafkaConnection(bootstrap_servers=place.stack.bootstrap_servers)
         with LiveView(self.console, self.job.words, amounts) as view:
@@ -200,25 +202,43 @@ class Demo:
                 supervisor.wait()
             async with open_lag(connection) as lag:
                 read_next = _NextStatus(query, lag, view, supervisor, self.job.run)
-                limit_s = amounts.time_limit_s
-                await self._wait_for_traffic(read_next, supervisor, traffic[-1].name, place.stack, limit_s)
+                await self._wait_for_traffic(read_next, supervisor, traffic[-1].name, place, amounts)
                 return await drain(read_next)
 
     async def _wait_for_traffic(
-        self, read_next: "_NextStatus", supervisor: Supervisor, name: str, stack: StackSettings, limit_s: float
+        self, read_next: "_NextStatus", supervisor: Supervisor, name: str, place: StackPlace, amounts: Amounts
     ) -> None:
-        """Return once the traffic has ended, its time is up or the run is paused; UnavailableError if it broke off."""
-        deadline = time.monotonic() + limit_s
+        """Return once the traffic has ended, its time is up or the run is paused; UnavailableError if it broke off.
+
+        Until then the traffic comes as fast as the machine learns from it, unless its rate was chosen.
+        """
+        began_s = time.monotonic()
+        deadline = began_s + amounts.time_limit_s
+        pace = Pace(amounts.episodes_per_s, amounts.episodes_per_s, began_s)
         while not supervisor.has_ended(name):
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the traffic ends[/yellow]")
                 break
-            if (await read_next(self.job.words.traffic, may_end=name)).pause:
+            status = await read_next(self.job.words.traffic, may_end=name)
+            if status.pause:
                 break
+            if amounts.share is not None:
+                pace = self._follow_pace(pace, status, place.rate_file)
         await asyncio.to_thread(supervisor.stop, name)
-        log = stack.log_dir / f"{name}.log"
+        log = place.stack.log_dir / f"{name}.log"
         if TRAFFIC_ENDED not in log.read_text(encoding="utf-8", errors="replace"):
             raise UnavailableError(f"the {name} ended before they were done; {log_tail(log)}")
+
+    def _follow_pace(self, pace: Pace, status: DemoStatus, rate_file: Path) -> Pace:
+        """Return the pace from now on; tell the traffic and the reader where it changes."""
+        new_pace = next_pace(pace, now_s=time.monotonic(), trained=status.trained, passed_over=status.passed_over)
+        if new_pace.per_s != pace.per_s:
+            write_rate(rate_file, new_pace.per_s)
+            why = "less was trained than came" if new_pace.per_s < pace.per_s else "what came was trained"
+            self.console.print(
+                f"[dim]{why}: from now on {new_pace.per_s:.2f} {self.job.words.unit} a second[/dim]", highlight=False
+            )
+        return new_pace
 
     def _report(
         self,

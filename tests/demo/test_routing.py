@@ -6,12 +6,14 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from rollbus.demo.job import TRAFFIC_ENDED
+from rollbus.demo.pace import write_rate
 from rollbus.demo.routing import customers as module
 from rollbus.demo.routing.customers import (
     FLUSH_S,
@@ -92,16 +94,24 @@ async def test_a_waiting_caller_gets_the_last_verdict_on_a_ticket() -> None:
     assert await settlements.wait("18", 0.01) is None
 
 
-def customers(answer: Callable[[httpx.Request], Any], tickets: int) -> tuple[Customers, MemorySink]:
+@pytest.fixture
+def at_once(tmp_path: Path) -> str:
+    """A rate at which every ticket comes at once."""
+    write_rate(tmp_path / "rate", 1e4)
+    return str(tmp_path / "rate")
+
+
+def customers(answer: Callable[[httpx.Request], Any], tickets: int, rate_file: str) -> tuple[Customers, MemorySink]:
     """Customers of a desk that answers so, and what they report."""
     sink = MemorySink()
     desk = httpx.AsyncClient(base_url="http://desk", transport=httpx.MockTransport(answer))
-    settings = CustomerSettings("http://desk", "", "demo.", seed=0, tickets=tickets, tickets_per_s=1e4)
+    settings = CustomerSettings("http://desk", "", "demo.", seed=0, tickets=tickets, rate_file=rate_file)
     return Customers(settings, init(sink=sink, producer="customers"), desk), sink
 
 
 async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
     monkeypatch: pytest.MonkeyPatch,
+    at_once: str,
 ) -> None:
     monkeypatch.setattr(module, "MAX_DELAY_S", 0.01)
     settled = {}
@@ -111,7 +121,7 @@ async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
             settled[request.url.path.split("/")[2]] = json.loads(request.content)["team"]
         return httpx.Response(200, json={"team": "return"})
 
-    some, sink = customers(answer, 60)
+    some, sink = customers(answer, 60, at_once)
     await some.run()
     verdicts = {ticket.order: verdict_of(ticket, 0) for ticket in (TRAFFIC.ticket(0, number) for number in range(60))}
     assert settled == {order: verdict.teams[-1] for order, verdict in verdicts.items() if verdict}
@@ -120,7 +130,7 @@ async def test_each_ticket_is_settled_by_the_last_verdict_on_its_order(
 
 
 async def test_stopped_customers_end_soon_without_an_answer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at_once: str
 ) -> None:
     monkeypatch.setattr(module, "STOP_S", 0.05)
 
@@ -128,7 +138,7 @@ async def test_stopped_customers_end_soon_without_an_answer(
         await asyncio.Event().wait()
         raise AssertionError
 
-    some, _ = customers(hang, 5)
+    some, _ = customers(hang, 5, at_once)
     asyncio.get_running_loop().call_later(0.02, some.stop)
     with caplog.at_level(logging.INFO):
         await asyncio.wait_for(some.run(), 120)
@@ -136,12 +146,12 @@ async def test_stopped_customers_end_soon_without_an_answer(
     assert STOP_S + FLUSH_S < STOP_GRACE_S
 
 
-async def test_an_error_that_is_not_the_desks_ends_the_customers() -> None:
+async def test_an_error_that_is_not_the_desks_ends_the_customers(at_once: str) -> None:
     def broken(request: httpx.Request) -> httpx.Response:
         raise KeyError("no such ticket")
 
     with pytest.raises(ExceptionGroup):
-        await customers(broken, 1)[0].run()
+        await customers(broken, 1, at_once)[0].run()
 
 
 def test_words_alone_solve_the_traffic_but_not_unseen_tickets() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rollbus.cli.commands.local.demo import demo as command
 from rollbus.demo.game.job import GameJob
 from rollbus.demo.job import Amounts
+from rollbus.demo.pace import SLOWEST
 from rollbus.demo.routing.job import LookUp, RoutingJob
 from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
 from rollbus.demo.show.status import DemoStatus
@@ -72,7 +73,7 @@ def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
     amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2)
     assert amounts.paced(50.0) == amounts
     assert amounts.paced(200.0).episodes_per_s == pytest.approx(0.8)
-    assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000)
+    assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000 / SLOWEST)
     assert GameJob.amounts.paced(1e6) == GameJob.amounts
 
 

@@ -14,10 +14,12 @@ import random
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
 import rollbus.producers
+from rollbus.demo.pace import read_rate
 from rollbus.demo.routing.tasks import TASKS
 from rollbus.demo.routing.tickets import TEAMS, Ticket
 from rollbus.demo.traffic import bring
@@ -49,7 +51,8 @@ class CustomerSettings:
     namespace: str
     seed: int
     tickets: int
-    tickets_per_s: float
+    rate_file: str
+    """How many begin per second; read again before each burst."""
     task: str = "routing"
 
 
@@ -104,7 +107,7 @@ class Customers:
                     for _ in range(burst):
                         tickets.create_task(self._write(traffic.ticket(settings.seed, number)))
                         number += 1
-                    await self._pause(burst / settings.tickets_per_s)
+                    await self._pause(burst / read_rate(Path(settings.rate_file)))
         logger.info("customers are done: written=%d failed=%d of %d", self.written, self.failed, number)
 
     async def _pause(self, seconds: float) -> None:

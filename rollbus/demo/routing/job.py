@@ -123,7 +123,7 @@ class RoutingJob:
         desk_url, stack = f"http://127.0.0.1:{port}", place.stack
         desk = DeskSettings(port, stack.model_url, stack.bootstrap_servers, NAMESPACE, MODEL, self.run, seed)
         customers = CustomerSettings(
-            desk_url, stack.bootstrap_servers, NAMESPACE, seed, amounts.episodes, amounts.episodes_per_s, self.run
+            desk_url, stack.bootstrap_servers, NAMESPACE, seed, amounts.episodes, str(place.rate_file), self.run
         )
         rollbus = [sys.executable, "-m", "rollbus", "--config", str(place.settings_file)]
         resample = [*rollbus, "resample", "run", "rollbus.demo.routing.desk:again", "--concurrency", "256"]

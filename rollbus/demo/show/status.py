@@ -100,6 +100,11 @@ class DemoStatus:
         """Whether every episode has become a trajectory and every batch a step."""
         return self.episodes == self.trajectories and self.batches == self.steps
 
+    @property
+    def passed_over(self) -> int:
+        """Trajectories of groups with signal that gave way to newer ones, or became stale."""
+        return self.drops.get("superseded", 0) + self.drops.get("stale", 0)
+
     def progress(self) -> tuple[int, ...]:
         """Return the counts that change while anything is in progress."""
         return self.events, self.trajectories, self.groups, self.batches, self.steps

@@ -13,6 +13,7 @@ from typing import Any
 from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.call import Capture, RecordedCall, RefusalError
 from rollbus.producers.capture.endpoints import begin_call
+from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
 
 FIRST_ERROR = 400
@@ -20,9 +21,13 @@ FIRST_ERROR = 400
 
 def patch_aiohttp(module: ModuleType, capture: Capture, stack: ExitStack) -> None:
     """Record the calls of all sessions until the stack is closed."""
-    cls = module.ClientSession
-    original = cls._request
     is_on = [True]
+    replace_method(module.ClientSession, "_request", functools.partial(_recording, capture=capture, is_on=is_on), stack)
+    stack.callback(is_on.clear)
+
+
+def _recording(original: Any, capture: Capture, is_on: list[bool]) -> Any:
+    """Return the method that makes a session's requests, recorded."""
 
     @functools.wraps(original)
     async def request_recorded(self: Any, method: str, str_or_url: Any, **options: Any) -> Any:
@@ -52,15 +57,7 @@ def patch_aiohttp(module: ModuleType, capture: Capture, stack: ExitStack) -> Non
         await _check_status(response, self._raise_for_status if check is None else check)
         return response
 
-    stack.callback(_restore, cls, original, request_recorded)
-    stack.callback(is_on.clear)
-    cls._request = request_recorded
-
-
-def _restore(cls: Any, original: Any, recording_request: Any) -> None:
-    """Put the original back, unless another tool has replaced ours since, which then passes calls on."""
-    if cls._request is recording_request:
-        cls._request = original
+    return request_recorded
 
 
 def _begin(capture: Capture, session: Any, method: str, url: Any, options: Mapping[str, Any]) -> RecordedCall | None:

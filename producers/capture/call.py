@@ -74,7 +74,9 @@ class Capture:
             if episode is None or episode.ended:  # such as a thread that works on
                 episode = self.episodes.open_for_call()
             if episode is None:
-                self.outbox.count_call_outside()
+                around = context.current_episode()
+                if around is None or around.outbox is self.outbox:  # of another recorder, it is recorded there
+                    self.outbox.count_call_outside()
                 return None
             if not episode.recording:
                 return None

@@ -15,6 +15,7 @@ from typing import Any
 from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.call import Capture, RecordedCall, RefusalError
 from rollbus.producers.capture.endpoints import begin_call
+from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
 
 MODULES = ("httpx", "httpx2")
@@ -27,19 +28,13 @@ PLAIN = "IdentityDecoder"
 
 def patch_httpx(module: ModuleType, capture: Capture, stack: ExitStack) -> None:
     """Record the calls of all clients of a module until the stack is closed."""
+    is_on = [True]
     for cls in (module.Client, module.AsyncClient):
-        original = cls.send
-        is_on = [True]
-        recording_send = _recording(original, capture, is_on, is_async=cls is module.AsyncClient)
-        cls.send = recording_send
-        stack.callback(_restore, cls, original, recording_send)
-        stack.callback(is_on.clear)
-
-
-def _restore(cls: Any, original: Any, recording_send: Any) -> None:
-    """Put the original back, unless another tool has replaced ours since, which then passes calls on."""
-    if vars(cls).get("send") is recording_send:
-        cls.send = original
+        is_async = cls is module.AsyncClient
+        replace_method(
+            cls, "send", functools.partial(_recording, capture=capture, is_on=is_on, is_async=is_async), stack
+        )
+    stack.callback(is_on.clear)
 
 
 def recorded_twin(http: Any, capture: Capture) -> Any:

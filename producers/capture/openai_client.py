@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rollbus.producers.capture.call import Capture
 from rollbus.producers.capture.httpx_hook import divert, diverted, recorded_twin
+from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
 
 Client = TypeVar("Client")
@@ -67,16 +68,14 @@ def patch_retries(module: ModuleType, stack: ExitStack) -> None:
     """Take the requests of one call as one, for all clients of a package that is made like OpenAI's."""
     base = module._base_client
     for cls in (base.SyncAPIClient, base.AsyncAPIClient):
-        original = cls.request
-        stack.callback(setattr, cls, "request", original)
-        cls.request = as_one_call(original)
+        replace_method(cls, "request", as_one_call, stack)
 
 
 def as_one_call(request: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method that makes a client's requests for a call: those that failed before one that did not are none
     of their own.
     """
-    if inspect.iscoroutinefunction(request):
+    if inspect.iscoroutinefunction(inspect.unwrap(request)):
 
         @functools.wraps(request)
         async def request_async(*args: Any, **kwargs: Any) -> Any:

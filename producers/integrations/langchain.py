@@ -35,6 +35,21 @@ RESUME = "Command"
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
 
 
+class HandlersOf(type):
+    """Returns a class whose objects are the handlers of one recorder: LangChain asks `isinstance` for such a class."""
+
+    def __new__(cls, recorder: Recorder) -> Any:
+        """Make the class."""
+        return super().__new__(cls, "HandlersOfRecorder", (), {"recorder": recorder})
+
+    def __init__(cls, recorder: Recorder) -> None:
+        """Leave it as it was made."""
+
+    def __instancecheck__(cls, handler: object) -> bool:
+        """Say whether a handler reports to the recorder."""
+        return isinstance(handler, RollbusHandler) and handler.recorder is vars(cls)["recorder"]
+
+
 def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
     """Return a copy of a `ChatOpenAI` (or a class built on it) on wrapped clients; `options` are those of `wrap`.
 
@@ -68,6 +83,7 @@ class RollbusHandler(BaseCallbackHandler):
 
         Sub-graphs and agents named in `child_agents` become child episodes.
         """
+        self.recorder = recorder
         self._structure = Structure(recorder, "langchain", task=task, child_agents=child_agents)
         self._prompts: dict[UUID, tuple[list[BaseMessage], Mapping[str, Any]]] = {}
 

@@ -61,7 +61,7 @@ class RollbusLogger(CustomLogger):
     def __init__(self, recorder: Recorder) -> None:
         """Record with this recorder."""
         super().__init__()
-        self._recorder = recorder
+        self._recorder = self.recorder = recorder
         # Without a lock: each step is one call into C, and a lock might be held by a thread that a fork leaves behind.
         self._open: OrderedDict[str, _Call] = OrderedDict()
 

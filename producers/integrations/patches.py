@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
+from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
 from rollbus.producers.recorder import Recorder
 
@@ -64,7 +65,8 @@ def _patch_litellm(options: PatchOptions, stack: ExitStack) -> None:
 
     from rollbus.producers.integrations.litellm import RollbusLogger
 
-    if not any(isinstance(callback, RollbusLogger) for callback in litellm.callbacks):
+    loggers = [callback for callback in litellm.callbacks if isinstance(callback, RollbusLogger)]
+    if not any(logger.recorder is options.recorder for logger in loggers):
         logger = RollbusLogger(options.recorder)
         litellm.callbacks.append(logger)
         stack.callback(_remove_from_litellm, logger)
@@ -82,12 +84,12 @@ def _remove_from_litellm(logger: Any) -> None:
 def _patch_langchain(options: PatchOptions, stack: ExitStack) -> None:
     from langchain_core.tracers import context as tracers
 
-    from rollbus.producers.integrations.langchain import RollbusHandler
+    from rollbus.producers.integrations.langchain import HandlersOf, RollbusHandler
 
-    # Every thread and task sees a default; a run that has a handler of this class already gets no second one.
+    # Every thread and task sees a default; a run that has a handler of this recorder already gets no second one.
     handler = RollbusHandler(options.recorder, **options.for_hooks)
     variable: ContextVar[Any] = ContextVar("rollbus_handler", default=handler)
-    tracers.register_configure_hook(variable, inheritable=True, handle_class=RollbusHandler)
+    tracers.register_configure_hook(variable, inheritable=True, handle_class=HandlersOf(options.recorder))
     stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
 
 
@@ -102,18 +104,14 @@ def _patch_adk(options: PatchOptions, stack: ExitStack) -> None:
 
     from rollbus.producers.integrations.adk import RollbusPlugin
 
-    original, guard = Runner.__init__, options.recorder.guard
+    guard = options.recorder.guard
 
-    def register(plugins: Any) -> None:
+    def register(runner: Any) -> None:
+        plugins = runner.plugin_manager
         if plugins.get_plugin("rollbus") is None:
             plugins.register_plugin(RollbusPlugin(options.recorder, **options.for_hooks))
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        guard.call("hook", lambda: register(self.plugin_manager), default=None)
-
-    stack.callback(setattr, Runner, "__init__", original)
-    Runner.__init__ = init  # type: ignore[method-assign]
+    _call_after_init(Runner, lambda runner: guard.call("hook", register, runner, default=None), stack)
 
 
 def _patch_openai_agents(options: PatchOptions, stack: ExitStack) -> None:
@@ -123,16 +121,8 @@ def _patch_openai_agents(options: PatchOptions, stack: ExitStack) -> None:
     from rollbus.producers.integrations.openai_agents import RollbusProcessor
 
     processor = RollbusProcessor(options.recorder, **options.for_hooks)
-    original = ToolContext.__init__
-
-    @wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        processor.on_tool_context(self)
-
     stack.callback(processor.shutdown)
-    stack.callback(setattr, ToolContext, "__init__", original)
-    ToolContext.__init__ = init  # type: ignore[method-assign]
+    _call_after_init(ToolContext, processor.on_tool_context, stack)
     add_trace_processor(processor)
 
 
@@ -143,45 +133,63 @@ def _patch_opentelemetry(options: PatchOptions, stack: ExitStack) -> None:
     from rollbus.producers.integrations.spans import RollbusSpanProcessor
 
     processor, guard = RollbusSpanProcessor(options.recorder, **options.for_hooks), options.recorder.guard
-    original = TracerProvider.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        guard.call("hook", self.add_span_processor, processor, default=None)
-
     provider = trace.get_tracer_provider()
     provider = getattr(provider, "provider", provider)  # Logfire's is around one of the SDK's
     if isinstance(provider, TracerProvider):
         provider.add_span_processor(processor)
-    stack.callback(setattr, TracerProvider, "__init__", original)
+    _call_after_init(
+        TracerProvider, lambda made: guard.call("hook", made.add_span_processor, processor, default=None), stack
+    )
     stack.callback(processor.end)
-    TracerProvider.__init__ = init  # type: ignore[method-assign]
     processor.begin()
 
 
-def _patch_threads(options: PatchOptions, stack: ExitStack) -> None:
-    submit, start = futures.ThreadPoolExecutor.submit, threading.Thread.start
+def _call_after_init(cls: Any, hook: Callable[[Any], object], stack: ExitStack) -> None:
+    """Call a hook with every object of a class that is made until the stack is closed."""
 
+    def make(original: Any) -> Any:
+        @wraps(original)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            hook(self)
+
+        return init
+
+    replace_method(cls, "__init__", make, stack)
+
+
+def _patch_threads(options: PatchOptions, stack: ExitStack) -> None:
+    replace_method(futures.ThreadPoolExecutor, "submit", _binding_submit, stack)
+    replace_method(threading.Thread, "start", _binding_start, stack)
+
+
+def _binding_submit(submit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an executor's method that is given a function, which runs in the current episode then."""
+
+    @wraps(submit)
     def submit_bound(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return submit(self, _bound(function), *args, **kwargs)
 
+    return submit_bound
+
+
+def _binding_start(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that starts a thread, which runs in the current episode then."""
+
+    @wraps(start)
     def start_bound(self: Any) -> None:
         if getattr(getattr(self, "_target", None), "__module__", "") not in _POOLS:
             self.run = _bound(self.run)
         start(self)
 
-    stack.callback(setattr, futures.ThreadPoolExecutor, "submit", submit)
-    stack.callback(setattr, threading.Thread, "start", start)
-    futures.ThreadPoolExecutor.submit = submit_bound  # type: ignore[method-assign]
-    threading.Thread.start = start_bound  # type: ignore[method-assign]
+    return start_bound
 
 
 def _patch_thread_pools(options: PatchOptions, stack: ExitStack) -> None:
     from multiprocessing.pool import ThreadPool
 
     for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-        stack.callback(delattr, ThreadPool, name)  # the method is that of `Pool`, which processes use too
-        setattr(ThreadPool, name, _binding(getattr(ThreadPool, name)))
+        replace_method(ThreadPool, name, _binding, stack)  # `Pool`, whose method it is, is for processes too
 
 
 def _binding(submit: Callable[..., Any]) -> Callable[..., Any]:

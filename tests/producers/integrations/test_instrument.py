@@ -13,6 +13,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+import httpx
 import litellm
 import openai
 import pytest
@@ -24,7 +25,7 @@ from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from openai.resources.chat.completions import AsyncCompletions, Completions
 
 from rollbus import instrument
-from rollbus.producers import MemorySink, Recorder
+from rollbus.producers import MemorySink, Recorder, init
 from rollbus.producers.integrations import adk, langchain, llama_index, openai_agents
 from rollbus.producers.integrations import instrument as module
 from rollbus.producers.integrations.adk import RollbusPlugin
@@ -271,6 +272,34 @@ def test_two_recorders_both_patch_a_library_that_is_imported_later(
     for hook in hooks:
         hook.remove()
     assert patched == ["late_for_two"] * 2
+
+
+@pytest.mark.parametrize("first_undone", [0, 1])
+def test_each_of_two_recorders_records_its_own_episodes_until_it_is_undone(first_undone: int) -> None:
+    sends = httpx.AsyncClient.send, httpx.Client.send, openai.OpenAI.request
+    sinks = [MemorySink(), MemorySink()]
+    recorders = [init(sink=sink, namespace="t.") for sink in sinks]
+    patches = [instrument(recorder) for recorder in recorders]
+
+    def assert_recorded(number: int) -> None:
+        server, recorder = AgentServer(tool="stock", arguments={"item": "bolts"}), recorders[number]
+        with recorder.episode(task="stock", episode_id=f"e{server}") as episode:
+            agent = create_agent(model_of(server), [tool(stock)], name="keeper")
+            agent.invoke({"messages": [HumanMessage("How many?")]})
+        events = recorded_events(recorder, sinks[number])
+        assert_agent(server, [event for event in events if event.episode_id == episode.id])
+
+    for number in (0, 1):
+        assert_recorded(number)
+    patches[first_undone].undo()
+    assert_recorded(1 - first_undone)
+    patches[1 - first_undone].undo()
+    assert not [name for recorder in recorders for name in recorder.counters if name == "calls_outside_episode"]
+    assert (httpx.AsyncClient.send, httpx.Client.send, openai.OpenAI.request) == sends
+    assert (Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit) == ORIGINAL
+    assert not vars(ThreadPool).keys() & {"apply_async", "imap"}
+    for recorder in recorders:
+        recorder.close(120)
 
 
 def test_a_library_newer_than_any_that_was_tried_is_recorded_and_named_once(

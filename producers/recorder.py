@@ -10,10 +10,10 @@ Nothing here raises into the host, blocks it, or keeps more than the queue's bou
 import functools
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from rollbus.producers.episode import context, feedback, functions
-from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.episode import Episode, ToolFields
 from rollbus.producers.episode.open_episodes import OpenEpisodes
 from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.episode.scope import EpisodeScope
@@ -28,6 +28,31 @@ Client = TypeVar("Client")
 Function = TypeVar("Function", bound=Callable[..., Any])
 SYNC_FLUSH_S = 5.0
 """How long a `sync` episode may hold its caller back while the broker is away."""
+
+
+class EpisodeFields(TypedDict, total=False):
+    """What `Recorder.episode` hands on to `Recorder.start`, in addition to the task."""
+
+    example_id: str | None
+    group_id: str | None
+    group_size: int | None
+    agent: str | None
+    labels: Mapping[str, str] | None
+    episode_id: str | None
+    parent: Episode | None
+    resampled: bool
+    traceparent: str | None
+    conversation: str | None
+    message: str | None
+
+
+class WrapOptions(TypedDict, total=False):
+    """What frameworks' models hand on to `Recorder.wrap`."""
+
+    episode: Episode | None
+    function: str | Callable[[], str] | None
+    logprobs: str | None
+    hide_injected: bool
 
 
 class Recorder:
@@ -77,14 +102,22 @@ class Recorder:
         message: str | None = None,
         sync: bool = False,
     ) -> EpisodeScope: ...
-    def episode(self, function: Any = None, /, *, sync: bool = False, **fields: Any) -> Any:
+    def episode(
+        self,
+        function: Any = None,
+        /,
+        *,
+        task: str | None = None,
+        sync: bool = False,
+        **fields: Unpack[EpisodeFields],
+    ) -> Any:
         """Return a block (`with`, `async with`) or decorator that is one run of the agent on one task.
 
         Inside another episode it is a child of it, unless `parent` names another. `sync` waits on leaving, for some
         seconds at most, until its events are out: for functions whose process may be frozen once they return.
         """
         after = functools.partial(self.flush, SYNC_FLUSH_S) if sync else None
-        scope = EpisodeScope(lambda name: self.start(**{**fields, "task": fields.get("task") or name or ""}), after)
+        scope = EpisodeScope(lambda name: self.start(task=task or name or "", **fields), after)
         return scope if function is None else scope(function)
 
     def start(
@@ -234,13 +267,30 @@ class Recorder:
         """Let feedback find an episode by another name, such as an order number."""
         self.guard.call("alias", lambda: self.episodes.handle(episode).alias(alias), default=None)
 
-    def tool(self, name: str, *, episode: Episode | None = None, **fields: Any) -> str | None:
+    def tool(
+        self,
+        name: str,
+        *,
+        episode: Episode | None = None,
+        arguments: Any = "",
+        result: Any = None,
+        error: str | None = None,
+        tool_call_id: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
         """Record a tool call of an episode (the current one); see `Episode.tool`."""
         episode = episode or self.current_episode()
         if episode is None:
             self.outbox.count_call_outside()
             return None
-        return self.guard.call("tool", episode.tool, name, default=None, **fields)
+        fields: ToolFields = {
+            "arguments": arguments,
+            "result": result,
+            "error": error,
+            "tool_call_id": tool_call_id,
+            "latency_ms": latency_ms,
+        }
+        return self.guard.call("tool", lambda: episode.tool(name, **fields), default=None)
 
     # Running
 

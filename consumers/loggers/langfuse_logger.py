@@ -6,7 +6,6 @@ what it cannot send without an error, and it would be lost.
 
 import logging
 from datetime import UTC, datetime
-from typing import Any
 
 from langfuse import Langfuse
 from langfuse.api import IngestionEvent_ScoreCreate, ScoreBody, ScoreDataType
@@ -23,12 +22,12 @@ _PASSING = frozenset({401, 403, 408, 429})
 
 
 class LangfuseLogger:
-    """One project; keys and address come from LANGFUSE_… variables unless given."""
+    """One project; keys and address come from LANGFUSE_… variables."""
 
-    def __init__(self, *, namespace: str, **options: Any) -> None:
+    def __init__(self, *, namespace: str) -> None:
         """Ask Langfuse whether it accepts the keys; raises ConfigurationError if not."""
         self._namespace = namespace
-        self._client = Langfuse(**options)
+        self._client = Langfuse()
         try:
             accepted = self._client.auth_check()
         except Exception as error:

@@ -9,7 +9,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from urllib.parse import quote
 
 from rollbus.producers.episode.functions import current_function
@@ -54,6 +54,16 @@ MISSED = ("calls_outside_episode", "hook_errors")
 """Why an episode may lack something: calls in no episode, or failures of ours, while it was open."""
 NOT_SAMPLED = {"rollbus-sampled": "0"}
 """What goes along instead of an episode that is not recorded: nor is what another process does for it."""
+
+
+class ToolFields(TypedDict, total=False):
+    """What `Episode.tool` takes in addition to the tool's name."""
+
+    arguments: Any
+    result: Any
+    error: str | None
+    tool_call_id: str | None
+    latency_ms: int | None
 
 
 class Abandonable(Protocol):

@@ -11,15 +11,16 @@ where the model is called.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, LLMResult
 
+from rollbus.producers.episode.episode import ToolFields
 from rollbus.producers.integrations.structure import Structure, guard_hooks
-from rollbus.producers.recorder import Recorder
+from rollbus.producers.recorder import Recorder, WrapOptions
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.foreign_messages import read_messages
 from rollbus.producers.turns.sampled_message import choice_of
@@ -50,7 +51,7 @@ class HandlersOf(type):
         return isinstance(handler, RollbusHandler) and handler.recorder is vars(cls)["recorder"]
 
 
-def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
+def record_model(model: Model, recorder: Recorder, **options: Unpack[WrapOptions]) -> Model:
     """Return a copy of a `ChatOpenAI` (or a class built on it) on wrapped clients; `options` are those of `wrap`.
 
     Raises TypeError where the model has no OpenAI client beneath it: such a model's turns have no tokens.
@@ -62,7 +63,7 @@ def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
     return cast(Model, copied)
 
 
-def record_clients(model: Any, recorder: Recorder, **options: Any) -> None:
+def record_clients(model: Any, recorder: Recorder, **options: Unpack[WrapOptions]) -> None:
     """Put wrapped clients in place of the OpenAI clients of a model; one without any stays as it is."""
     for root, resource in _CLIENTS:
         if (client := getattr(model, root, None)) is not None:
@@ -182,7 +183,7 @@ class RollbusHandler(BaseCallbackHandler):
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """It has a result."""
-        fields = {"result": getattr(output, "content", output)}
+        fields: ToolFields = {"result": getattr(output, "content", output)}
         if getattr(output, "tool_call_id", None):
             fields["tool_call_id"] = output.tool_call_id
         self._structure.tool_ended(run_id, **fields)

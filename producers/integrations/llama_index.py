@@ -11,7 +11,7 @@ Spans say which agent works and which tool runs; the chat events enclose the mod
 
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
@@ -23,8 +23,9 @@ from llama_index.llms.openai.utils import to_openai_message_dicts
 from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
+from rollbus.producers.episode.episode import ToolFields
 from rollbus.producers.integrations.structure import Structure, guard_hooks
-from rollbus.producers.recorder import Recorder
+from rollbus.producers.recorder import Recorder, WrapOptions
 from rollbus.producers.turns.answer import AnswerChoice, ServerAnswer
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
@@ -33,7 +34,7 @@ AGENT_OF_STEP = ("current_agent_name", "agent_name")
 """Where the events that workflow steps are given name the agent."""
 
 
-def record_llm(llm: Model, recorder: Recorder, **options: Any) -> Model:
+def record_llm(llm: Model, recorder: Recorder, **options: Unpack[WrapOptions]) -> Model:
     """Return a copy of an OpenAI LLM (or a class built on it) on wrapped clients; `options` are those of `wrap`.
 
     Raises TypeError where there is no OpenAI client beneath: such a model's turns have no tokens.
@@ -98,8 +99,9 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             name, (call_id, written_arguments) = instance.metadata.name, self._calls.get(parent_span_id, (None, None))
             given_arguments = bound_args.arguments.get("kwargs") or bound_args.arguments.get("input") or {}
             arguments = given_arguments if written_arguments is None else written_arguments
-            fields = {"name": name or type(instance).__name__, "arguments": arguments, "tool_call_id": call_id}
-            self._structure.tool_started(id_, parent_span_id, **fields)
+            self._structure.tool_started(
+                id_, parent_span_id, name=name or type(instance).__name__, arguments=arguments, tool_call_id=call_id
+            )
         else:
             event = bound_args.arguments.get("ev")
             if isinstance(call_id := getattr(event, "tool_id", None), str):
@@ -121,7 +123,8 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         if isinstance(instance, BaseTool):
             has_failed = isinstance(result, ToolOutput) and result.is_error
             text = result.content if isinstance(result, ToolOutput) else result
-            self._structure.tool_ended(id_, **({"error": text} if has_failed else {"result": text}))
+            fields: ToolFields = {"error": text} if has_failed else {"result": text}
+            self._structure.tool_ended(id_, **fields)
         else:
             self._calls.pop(id_, None)
             self._structure.run_ended(id_)

@@ -29,6 +29,7 @@ from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, Tracing
 from openai import AsyncOpenAI
 
 from rollbus.producers.capture.responses import RESPONSES
+from rollbus.producers.episode.episode import ToolFields
 from rollbus.producers.integrations.structure import Structure, guard_hooks
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
@@ -150,8 +151,10 @@ class RollbusProcessor(TracingProcessor):
                 self._structure.tool_withdrawn(span.span_id)
                 return
             text = None if error is None else str(error.get("message"))
-            written_arguments = {"arguments": data.input} if data.input else {}
-            self._structure.tool_ended(span.span_id, **written_arguments, result=data.output, error=text)
+            fields: ToolFields = {"result": data.output, "error": text}
+            if data.input:
+                fields["arguments"] = data.input
+            self._structure.tool_ended(span.span_id, **fields)
         else:
             self._structure.run_ended(span.span_id)
 
@@ -205,10 +208,10 @@ class RollbusHooks(RunHooks[Context]):
 
     async def on_tool_start(self, context: RunContextWrapper[Context], agent: Agent[Context], tool: Tool) -> None:
         """A tool is about to run."""
-        fields = {"name": tool.name}
+        fields: ToolFields = {}
         if isinstance(context, ToolContext):
-            fields |= {"arguments": context.tool_arguments, "tool_call_id": context.tool_call_id}
-        self._structure.tool_started(_tool_key(context, tool), None, **fields)
+            fields = {"arguments": context.tool_arguments, "tool_call_id": context.tool_call_id}
+        self._structure.tool_started(_tool_key(context, tool), None, name=tool.name, **fields)
 
     async def on_tool_end(
         self, context: RunContextWrapper[Context], agent: Agent[Context], tool: Tool, result: object

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
@@ -16,6 +16,13 @@ from rollbus.producers.recorder import Recorder
 
 _POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads serve many episodes: what is submitted to them is bound in their place."""
+
+
+class HookOptions(TypedDict):
+    """What every framework's hook takes, in addition to the recorder."""
+
+    task: str | None
+    child_agents: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,7 @@ class PatchOptions:
     """Of each call of a model, at the call."""
 
     @property
-    def for_hooks(self) -> dict[str, Any]:
+    def for_hooks(self) -> HookOptions:
         """The arguments of every framework's hook, in addition to the recorder."""
         return {"task": self.task, "child_agents": self.child_agents}
 

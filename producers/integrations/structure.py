@@ -12,10 +12,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from rollbus.producers.episode import context
-from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.episode import Episode, ToolFields
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.episode.scope import stop_reason_of
 from rollbus.producers.recorder import Recorder
@@ -36,7 +36,9 @@ class _Open:
     tokens: context.CallTokens | None = None
     call: context.ModelCall = field(default_factory=context.ModelCall)
     start_s: float = field(default_factory=time.perf_counter)
-    fields: dict[str, Any] = field(default_factory=dict)
+    tool: str = ""
+    """The name of a tool."""
+    fields: ToolFields = field(default_factory=ToolFields)
     root: Hashable = None
     """The outermost run that it is in."""
     child: str = ""
@@ -168,21 +170,22 @@ class Structure:
         exchange.hook = self._hook
         open_call.episode.record(exchange, open_call.name)
 
-    def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
-        """A tool begins; the fields are those of `Episode.tool`."""
-        self._enter(key, _Open(self._episode_of(parent), self._name_of(parent), fields=fields))
+    def tool_started(self, key: Hashable, parent: Hashable | None, *, name: str, **fields: Unpack[ToolFields]) -> None:
+        """A tool begins."""
+        self._enter(key, _Open(self._episode_of(parent), self._name_of(parent), tool=name, fields=fields))
 
-    def describe_tool(self, key: Hashable, **fields: Any) -> None:
+    def describe_tool(self, key: Hashable, **fields: Unpack[ToolFields]) -> None:
         """Say more of a tool that has begun, as far as it is not known."""
         if (open_call := self._open.get(key)) is not None:
             open_call.fields = {**fields, **open_call.fields}
 
-    def tool_ended(self, key: Hashable, **fields: Any) -> None:
+    def tool_ended(self, key: Hashable, **fields: Unpack[ToolFields]) -> None:
         """It has a result or an error."""
         open_call = self._leave(key)
         if open_call is not None and open_call.episode is not None:
             latency_ms = int((time.perf_counter() - open_call.start_s) * 1000)
-            open_call.episode.tool(**{**open_call.fields, **fields, "latency_ms": latency_ms})
+            tool_fields: ToolFields = {**open_call.fields, **fields, "latency_ms": latency_ms}
+            open_call.episode.tool(open_call.tool, **tool_fields)
 
     def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
         """It has raised; the text is that of an episode that ends so."""

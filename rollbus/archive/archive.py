@@ -9,10 +9,18 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from rollbus.archive.files import ArchivedRecord, from_parquet, to_parquet
-from rollbus.archive.manifest import ArchivedFile, Contents, Manifest, Partition, check_order
+from rollbus.archive.manifest import (
+    ArchivedFile,
+    ArchivedPartition,
+    Contents,
+    Manifest,
+    Missing,
+    Partition,
+    Purpose,
+    check_order,
+)
 from rollbus.archive.storage import Storage
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError, UnavailableError
 
@@ -105,16 +113,40 @@ class Archive:
             last_ms=max(times),
         )
 
-    def publish(self, **fields: Any) -> Manifest:
+    def publish(
+        self,
+        *,
+        namespace: str,
+        cluster: str,
+        version: str,
+        written_at_ms: int,
+        purpose: Purpose,
+        files: tuple[ArchivedFile, ...],
+        partitions: tuple[ArchivedPartition, ...],
+        replaced: tuple[str, ...] = (),
+        missing: tuple[Missing, ...] = (),
+    ) -> Manifest:
         """Write the next manifest; raises FencedError, and deletes its files, if another archiver has written it.
 
         Behind a damaged manifest its files are replaced: what they hold is archived again, as far as the log has it.
         """
         number, previous = self.contents.number + 1, self.contents.last_digest
         if previous is None:
-            fields["replaced"] = (*fields.get("replaced", ()), *self.storage.list(f"{DATA}/{number - 1:08}"))
+            replaced = (*replaced, *self.storage.list(f"{DATA}/{number - 1:08}"))
             previous = self._read_head(number - 1)
-        manifest = Manifest(number=number, previous=previous, **fields)
+        manifest = Manifest(
+            number=number,
+            previous=previous,
+            namespace=namespace,
+            cluster=cluster,
+            version=version,
+            written_at_ms=written_at_ms,
+            purpose=purpose,
+            files=files,
+            replaced=replaced,
+            partitions=partitions,
+            missing=missing,
+        )
         name, data = _manifest_name(manifest.number), manifest.to_bytes()
         try:
             self.storage.create(name, data)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.ids import canonical_json
@@ -18,6 +18,8 @@ FORMAT = 1
 """Another number means that the files are read differently; a newer one is refused."""
 Partition = tuple[str, int]
 """Topic without the namespace, and number."""
+Purpose = Literal["run", "forget"]
+"""The command that wrote a manifest."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,8 +79,7 @@ class Manifest:
     """Kafka's id of the cluster: offsets of another one mean something else."""
     version: str
     written_at_ms: int
-    purpose: str
-    """`run` or `forget`."""
+    purpose: Purpose
     files: tuple[ArchivedFile, ...] = ()
     replaced: tuple[str, ...] = ()
     """Paths of files that no longer count: forgotten episodes were in them."""

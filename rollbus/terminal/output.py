@@ -6,13 +6,14 @@ Everything goes through `Console` or `echo`, which name what a terminal would ob
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import IO, Any
 
 import click
 import rich.console
 import rich.table
 import rich.text
 from rich import box
+from rich.console import JustifyMethod
 from rich.pretty import Pretty
 from rich.segment import Segment
 
@@ -26,12 +27,12 @@ PLAIN_WIDTH = 160
 class Console(rich.console.Console):
     """Rich's console, at its own width on a terminal; it prints brackets and colons as they are."""
 
-    def __init__(self, **options: Any) -> None:
-        """Take what rich's console takes."""
-        stream = sys.stderr if options.get("stderr") else sys.stdout
-        _end_silence(err=bool(options.get("stderr")))
-        defaults = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
-        super().__init__(**{**defaults, **options})
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print on stdout, on stderr or into a file; without a width, as wide as the terminal."""
+        _end_silence(err=stderr)
+        if width is None and not (sys.stderr if stderr else sys.stdout).isatty():
+            width = PLAIN_WIDTH
+        super().__init__(stderr=stderr, file=file, width=width, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> rich.text.Text:
         """Escape a text before it is laid out, so that columns are wide enough for it."""
@@ -46,9 +47,22 @@ class Console(rich.console.Console):
 class OutputTable(rich.table.Table):
     """Rich's table, with a line under the head and nothing else."""
 
-    def __init__(self, *columns: str, **options: Any) -> None:
-        """Take what rich's table takes."""
-        super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})
+    def __init__(
+        self,
+        *columns: str,
+        title: str | None = None,
+        title_justify: JustifyMethod = "center",
+        show_header: bool = True,
+    ) -> None:
+        """Begin with these columns."""
+        super().__init__(
+            *columns,
+            title=title,
+            title_justify=title_justify,
+            show_header=show_header,
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import h11
 import uvicorn
@@ -95,7 +95,18 @@ def _stop_redirects(app: Any) -> None:
             _stop_redirects(getattr(route, "app", None))
 
 
-def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
+class ServerOptions(TypedDict, total=False):
+    """What a caller may choose of uvicorn, under its names."""
+
+    h11_max_incomplete_event_size: int
+    host: str
+    lifespan: Literal["auto", "off", "on"]
+    port: int
+    timeout_graceful_shutdown: int
+    timeout_keep_alive: int
+
+
+def make_server(app: App, door: Door, **options: Unpack[ServerOptions]) -> uvicorn.Server:
     """Return a server of the application behind its door, which logs trouble only, by the process's own handlers.
 
     `options` are uvicorn's and win.
@@ -110,4 +121,4 @@ def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
         "http": HeadTimeoutProtocol,
         "h11_max_incomplete_event_size": HEAD_BYTES,
     }
-    return uvicorn.Server(uvicorn.Config(TimedApp(Guard(app, door)), **standard | options))
+    return uvicorn.Server(uvicorn.Config(TimedApp(Guard(app, door)), **{**standard, **options}))

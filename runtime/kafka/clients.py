@@ -6,9 +6,9 @@ starts clients, stops them within a bound, and turns their errors into ours.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -30,6 +30,8 @@ Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClie
 BATCH_BYTES = 1_048_576
 """Uncompressed; below the topics' limit even if nothing compresses. A single larger record is a batch of its own."""
 REQUEST_TIMEOUT_MS = 20_000
+ADMIN_TIMEOUT_MS = 40_000
+"""aiokafka's own."""
 RECORDS_AT_ONCE = 10_000
 """Of one hand-over: the rest of a fetch stays compressed. A fetch may hold millions of empty records."""
 BROKER_PAUSE_S = 0.25
@@ -40,12 +42,39 @@ PRODUCER_STOP_S = 2.0
 """A producer whose broker is gone never flushes: it is cut off after so long."""
 
 
-def new_consumer(connection: KafkaConnection, *topics: str, **options: Any) -> AIOKafkaConsumer:
+class ConsumerOptions(TypedDict, total=False):
+    """What a caller may choose of aiokafka's consumer, under its names."""
+
+    auto_offset_reset: Literal["earliest", "latest"]
+    client_id: str
+    consumer_timeout_ms: int
+    fetch_max_wait_ms: int
+    group_id: str
+    heartbeat_interval_ms: int
+    isolation_level: Literal["read_uncommitted"]
+    max_partition_fetch_bytes: int
+    max_poll_interval_ms: int
+    max_poll_records: int
+    metadata_max_age_ms: int
+    partition_assignment_strategy: Sequence[type]
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+
+
+class ProducerOptions(TypedDict, total=False):
+    """What a caller may choose of aiokafka's producer, under its names."""
+
+    client_id: str
+    linger_ms: int
+    max_batch_size: int
+
+
+def new_consumer(connection: KafkaConnection, *topics: str, **options: Unpack[ConsumerOptions]) -> AIOKafkaConsumer:
     """Return a consumer that reads only committed records, commits no offsets by itself, and skips no records."""
     return AIOKafkaConsumer(*topics, **consumer_options(connection, **options))
 
 
-def consumer_options(connection: KafkaConnection, **options: Any) -> dict[str, Any]:
+def consumer_options(connection: KafkaConnection, **options: Unpack[ConsumerOptions]) -> dict[str, Any]:
     """Return what a consumer takes; the caller's own options win. From now on aiokafka reads as we need it."""
     read_bounded()
     see_errors_of_offsets()
@@ -56,26 +85,25 @@ def consumer_options(connection: KafkaConnection, **options: Any) -> dict[str, A
         "max_partition_fetch_bytes": FETCH_BYTES,
         "max_poll_records": RECORDS_AT_ONCE,
     }
-    return connection.client_options() | standard | options
+    return {**connection.client_options(), **standard, **options}
 
 
-def new_producer(connection: KafkaConnection, **options: Any) -> AIOKafkaProducer:
+def new_producer(connection: KafkaConnection, **options: Unpack[ProducerOptions]) -> AIOKafkaProducer:
     """Return an idempotent producer."""
-    return _new_producer(connection, {"enable_idempotence": True} | options)
+    return _new_producer(connection, {"enable_idempotence": True, **options})
 
 
 def new_transactional_producer(
-    connection: KafkaConnection, transactional_id: str, timeout_s: float, **options: Any
+    connection: KafkaConnection, transactional_id: str, timeout_s: float
 ) -> AIOKafkaProducer:
     """Return a producer whose start fences every older one of the same id and ends what that one left open."""
     timeout_ms = int(timeout_s * 1000)
-    transactional = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
-    return _new_producer(connection, transactional | options)
+    return _new_producer(connection, {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms})
 
 
-def new_admin(connection: KafkaConnection, **options: Any) -> AIOKafkaAdminClient:
+def new_admin(connection: KafkaConnection, *, request_timeout_ms: int = ADMIN_TIMEOUT_MS) -> AIOKafkaAdminClient:
     """Return an admin client, which waits for a broker where the cluster names none."""
-    return _PatientAdmin(**connection.client_options() | options)
+    return _PatientAdmin(**connection.client_options(), request_timeout_ms=request_timeout_ms)
 
 
 class _PatientAdmin(AIOKafkaAdminClient):  # type: ignore[misc]

@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.runtime.kafka.clients import consumer_options, running
+from rollbus.runtime.kafka.clients import ConsumerOptions, consumer_options, running
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import UnavailableError
 
@@ -41,13 +41,15 @@ class AssignedOnce(AIOKafkaConsumer):  # type: ignore[misc]
         super().assign(partitions)
 
 
-def new_reader(connection: KafkaConnection, **options: Any) -> AIOKafkaConsumer:
+def new_reader(connection: KafkaConnection, **options: Unpack[ConsumerOptions]) -> AIOKafkaConsumer:
     """Return a consumer without a group, to be started by the caller."""
-    return AssignedOnce(**consumer_options(connection, fetch_max_wait_ms=FETCH_WAIT_MS) | options)
+    return AssignedOnce(**{"fetch_max_wait_ms": FETCH_WAIT_MS, **consumer_options(connection, **options)})
 
 
 @asynccontextmanager
-async def open_reader(connection: KafkaConnection, what: str = "", **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+async def open_reader(
+    connection: KafkaConnection, what: str = "", **options: Unpack[ConsumerOptions]
+) -> AsyncIterator[AIOKafkaConsumer]:
     """Connect a consumer without a group; raises DataLossError, UnavailableError."""
     async with running(connection, new_reader(connection, **options), what=what) as consumer:
         yield consumer
@@ -92,13 +94,12 @@ async def read_from(
     *,
     what: str = "",
     newest: int | None = None,
-    **options: Any,
 ) -> AsyncGenerator[Any, None]:
     """Yield records from these offsets, or from what is left, to the present end: one partition after the other.
 
     With `newest` not more than so many offsets of each.
     """
-    async with open_reader(connection, what or f"reading {_names(starts)}", **options) as consumer:
+    async with open_reader(connection, what or f"reading {_names(starts)}") as consumer:
         assign_paused(consumer, starts)
         bounds = await read_bounds(consumer, starts)
         for place, (begin, end) in bounds.items():

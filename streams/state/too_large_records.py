@@ -17,7 +17,17 @@ def drops_instead(record: Any, size: int, *, stage: str, now_ms: int) -> list[Ou
     match record:
         case Trajectory() | Score():
             name = record.trajectory_id
-            return [_drop("trajectory", name, detail, stage=stage, now_ms=now_ms, trajectory_ids=(name,))]
+            return [
+                dropped(
+                    "trajectory",
+                    name,
+                    DropReason.TOO_LARGE,
+                    detail,
+                    stage=stage,
+                    now_ms=now_ms,
+                    trajectory_ids=(name,),
+                )
+            ]
         case Group():
             groups: tuple[Group, ...] = (record,)
         case ClosedGroup():
@@ -27,8 +37,11 @@ def drops_instead(record: Any, size: int, *, stage: str, now_ms: int) -> list[Ou
         case _:
             raise RecordTooLargeError(f"{detail}, more than a record may have")
     return [
-        _drop(
-            *("group", group.group_id, detail),
+        dropped(
+            "group",
+            group.group_id,
+            DropReason.TOO_LARGE,
+            detail,
             stage=stage.partition(".")[0],
             now_ms=now_ms,
             run_id=group.run_id,
@@ -41,8 +54,5 @@ def drops_instead(record: Any, size: int, *, stage: str, now_ms: int) -> list[Ou
 def drop_of_row(key: bytes, size: int, *, stage: str, now_ms: int) -> Outgoing:
     """Return the drop for a changelog row that was not written: the state has it until the worker restarts."""
     detail = f"a row of the state has {size} bytes and does not outlive a restart of the worker"
-    return _drop("event", key.decode(errors="replace")[:MAX_KEY_CHARACTERS], detail, stage=stage, now_ms=now_ms)
-
-
-def _drop(unit: Any, unit_id: str, detail: str, **fields: Any) -> Outgoing:
-    return dropped(unit, unit_id, DropReason.TOO_LARGE, detail, **fields)
+    name = key.decode(errors="replace")[:MAX_KEY_CHARACTERS]
+    return dropped("event", name, DropReason.TOO_LARGE, detail, stage=stage, now_ms=now_ms)

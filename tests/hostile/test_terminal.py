@@ -60,11 +60,14 @@ def assert_tame(output: str) -> None:
 
 
 @pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
-def test_nothing_that_commands_print_moves_the_terminal(text: str) -> None:
+def test_nothing_that_commands_print_moves_the_terminal(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    monkeypatch.setenv("TERM", "dumb")  # without colours of rich's own
     table = OutputTable(f"name {text}", title=text)
     table.add_row(text)
     output = io.StringIO()
-    console = Console(file=output, force_terminal=True, color_system=None, width=80)
+    console = Console(file=output, width=80)
+    assert console.is_terminal
     for renderable in (text, table, as_table([text], [[text], [{text: [text]}]], title=text, width=80)):
         console.print(renderable)
     console.print(as_chart(["name", "mean"], [[text, 1.0]]))

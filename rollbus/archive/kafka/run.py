@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -196,17 +195,17 @@ class ArchiveRun:
             raise _other_topic(self.archive, name, f"its record {record.offset} is not the one that was archived")
 
     async def _publish(self, cluster: str, partitions: dict[Partition, ArchivedPartition]) -> None:
-        fields: dict[str, Any] = {
-            "namespace": self.settings.namespace,
-            "cluster": cluster,
-            "version": __version__,
-            "written_at_ms": self.now_ms(),
-            "purpose": "run",
-            "files": tuple(self._files),
-            "partitions": tuple(sorted(partitions.values())),
-            "missing": tuple(self._new_missing),
-        }
-        await asyncio.to_thread(lambda: self.archive.publish(**fields))
+        await asyncio.to_thread(
+            self.archive.publish,
+            namespace=self.settings.namespace,
+            cluster=cluster,
+            version=__version__,
+            written_at_ms=self.now_ms(),
+            purpose="run",
+            files=tuple(self._files),
+            partitions=tuple(sorted(partitions.values())),
+            missing=tuple(self._new_missing),
+        )
         self._files, self._new_missing, self._portion = [], [], 0
 
 

@@ -1,7 +1,7 @@
 """The options of `rollbus replay` → a plan → the replay, with the rewards and the judge of the settings."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollbus import __version__
 from rollbus.cli.root import Settings
@@ -10,6 +10,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
+    from rollbus.schemas.records.replays import ReplayFeedback
     from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
     from rollbus.streams.replay.kafka.run import Replay
     from rollbus.streams.replay.plan.plan import ReplayPlan
@@ -66,7 +67,7 @@ def make_plan(
     reward: str | None,
     grouping: str | None,
     curriculum: str | None,
-    feedback: Any,
+    feedback: "ReplayFeedback",
     rescore: bool,
     name: str | None,
     allow_missing: bool,

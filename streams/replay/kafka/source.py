@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.runtime.kafka.reading import READ_AT_ONCE, open_reader, read_from
 from rollbus.schemas.codec import decode_if
+from rollbus.schemas.limits import FETCH_BYTES
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.topics import Topic, topic_of
 from rollbus.streams.exactly_once.batch import RawRecord
@@ -34,14 +35,13 @@ async def open_ranges(
     progress: Progress = _ignore_progress,
     *,
     stop: asyncio.Event | None = None,
-    fetch_bytes: int | None = None,
+    fetch_bytes: int = FETCH_BYTES,
 ) -> AsyncIterator[list["KafkaRangeSource"]]:
     """Yield a connected source for each range; with `stop` they have no end. Raises DataLossError, UnavailableError."""
-    options: dict[str, Any] = {} if fetch_bytes is None else {"max_partition_fetch_bytes": fetch_bytes}
     places = {
         span: TopicPartition(topic_of(span.topic).full_name(settings.namespace), span.partition) for span in ranges
     }
-    async with open_reader(settings.kafka, **options) as consumer:
+    async with open_reader(settings.kafka, max_partition_fetch_bytes=fetch_bytes) as consumer:
         consumer.assign(list(places.values()))
         for span, place in places.items():
             consumer.seek(place, span.from_offset)

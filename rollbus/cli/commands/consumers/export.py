@@ -1,7 +1,7 @@
 """`rollbus export`: write trajectories, SFT sets and preference pairs for other trainers."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -10,6 +10,23 @@ from rollbus.cli.number_option import Number
 from rollbus.cli.root import Settings, with_options, with_settings
 from rollbus.terminal.output import echo, format_count
 from rollbus.terminal.progress import show_progress
+
+if TYPE_CHECKING:
+    from rollbus.consumers.export.readers import Kind, ReaderName, SftLayout
+    from rollbus.consumers.export.writing import FileFormat
+
+
+class ExportOptions(TypedDict):
+    """The values of `export_options`."""
+
+    folder: Path
+    where: str
+    run_id: str | None
+    data_set: str | None
+    limit: int | None
+    file_format: "FileFormat | None"
+    validation: float
+
 
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
@@ -56,9 +73,9 @@ def export() -> None:
 @export_options
 @click.option("--tokens", is_flag=True, help="Write token ids and log-probs as sampled, too.")
 @with_settings
-def trajectories(settings: Settings, **request: Any) -> None:
+def trajectories(settings: Settings, tokens: bool, **options: Unpack[ExportOptions]) -> None:
     """Write whole trajectories into FOLDER: conversation, reward, fate, and tokens if asked for."""
-    _export(settings, kind="trajectories", **request)
+    _export(settings, "trajectories", tokens=tokens, **options)
 
 
 @export.command()
@@ -72,9 +89,9 @@ def trajectories(settings: Settings, **request: Any) -> None:
     help="Write whole conversations, or one row per answer.",
 )
 @with_settings
-def sft(settings: Settings, **request: Any) -> None:
+def sft(settings: Settings, reader: "ReaderName", sft_layout: "SftLayout", **options: Unpack[ExportOptions]) -> None:
     """Write a set for supervised fine-tuning into FOLDER; --where selects what was good enough."""
-    _export(settings, kind="sft", **request)
+    _export(settings, "sft", reader=reader, sft_layout=sft_layout, **options)
 
 
 @export.command()
@@ -88,32 +105,73 @@ def sft(settings: Settings, **request: Any) -> None:
     "--max-pairs", type=click.IntRange(min=1), help="Write at most this many pairs per prompt, the clearest first."
 )
 @with_settings
-def dpo(settings: Settings, **request: Any) -> None:
+def dpo(
+    settings: Settings,
+    reader: "ReaderName",
+    min_margin: float,
+    exhaustive: bool,
+    max_pairs: int | None,
+    **options: Unpack[ExportOptions],
+) -> None:
     """Write preference pairs into FOLDER: two answers to one prompt, the one with the higher reward first."""
-    _export(settings, kind="dpo", **request)
+    _export(
+        settings,
+        "dpo",
+        reader=reader,
+        min_margin=min_margin,
+        exhaustive=exhaustive,
+        max_pairs=max_pairs,
+        **options,
+    )
 
 
 @export.command()
 @export_options
 @reader_option
 @with_settings
-def evaluation(settings: Settings, **request: Any) -> None:
+def evaluation(settings: Settings, reader: "ReaderName", **options: Unpack[ExportOptions]) -> None:
     """Write each problem once into FOLDER: its prompt, its best answer so far with the reward, and its attempts."""
-    _export(settings, kind="evaluation", **request)
+    _export(settings, "evaluation", reader=reader, **options)
 
 
-def _export(settings: Settings, *, folder: Path, run_id: str | None, data_set: str | None, **fields: Any) -> None:
+def _export(
+    settings: Settings,
+    kind: "Kind",
+    *,
+    reader: "ReaderName" = "hf",
+    tokens: bool = False,
+    sft_layout: "SftLayout" = "messages",
+    min_margin: float = 0.0,
+    exhaustive: bool = False,
+    max_pairs: int | None = None,
+    **options: Unpack[ExportOptions],
+) -> None:
     from rollbus.consumers.clickhouse.questions.saved_questions import require_run, stored_runs
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export
 
-    run = run_id or settings.run().run_id
+    folder, run = options["folder"], options["run_id"] or settings.run().run_id
     client = ClickHouse(settings.clickhouse)
     try:
         require_run(client, settings.namespace, run, [run_settings.run_id for run_settings in settings.runs])
         with show_progress("trajectories") as progress:
-            request = ExportRequest(namespace=settings.namespace, run=run, data_set=data_set or "", **fields)
+            request = ExportRequest(
+                kind=kind,
+                namespace=settings.namespace,
+                run=run,
+                where=options["where"],
+                data_set=options["data_set"] or "",
+                limit=options["limit"],
+                reader=reader,
+                file_format=options["file_format"],
+                sft_layout=sft_layout,
+                tokens=tokens,
+                validation=options["validation"],
+                min_margin=min_margin,
+                exhaustive=exhaustive,
+                max_pairs=max_pairs,
+            )
             manifest = write_export(client, request, folder, progress=progress)
         stored = stored_runs(client, settings.namespace)
     finally:

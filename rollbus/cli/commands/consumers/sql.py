@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -14,6 +14,14 @@ from rollbus.terminal.output import Console, OutputTable, echo, format_count
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.questions.saved_questions import QueryResult, SavedQuery
+
+
+class OutputForm(TypedDict):
+    """The values of `output_options`."""
+
+    output: str
+    to: Path | None
+    value: str | None
 
 
 output_options = with_options(
@@ -54,7 +62,7 @@ def list_() -> None:
 @click.option("--run", "run_id", help="Ask about this run, or its model; needed if the settings have several.")
 @output_options
 @with_settings
-def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **form: Any) -> None:
+def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **form: Unpack[OutputForm]) -> None:
     """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
 
     The namespace, and the run or model if there is only one, come from the settings unless they are given.
@@ -73,7 +81,7 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
 @click.option("--write", "writes", is_flag=True, help="Let the statement change tables.")
 @output_options
 @with_settings
-def query(settings: Settings, statement: str, writes: bool, **form: Any) -> None:
+def query(settings: Settings, statement: str, writes: bool, **form: Unpack[OutputForm]) -> None:
     """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
     from rollbus.consumers.clickhouse.questions.saved_questions import ask
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 from click.core import ParameterSource
@@ -20,7 +20,8 @@ from rollbus.terminal.output import Console, echo, format_count
 from rollbus.terminal.progress import show_progress
 
 if TYPE_CHECKING:
-    from rollbus.schemas.records.replays import ReplayManifest
+    from rollbus.schemas.records.replays import ReplayFeedback, ReplayManifest
+    from rollbus.streams.replay.plan.plan import ReplayPlan
 
 other_decisions = with_options(
     click.option("--reward", metavar="F", help="Use another reward: YAML, a registered name, or file.py:function."),
@@ -28,12 +29,30 @@ other_decisions = with_options(
     click.option("--curriculum", metavar="F", help="Use another curriculum: YAML, a mode, or changes."),
     click.option("--rescore", is_flag=True, help="Ask reward functions again, judges too."),
 )
+
+
+class OtherDecisions(TypedDict):
+    """The values of `other_decisions`."""
+
+    reward: str | None
+    grouping: str | None
+    curriculum: str | None
+    rescore: bool
+
+
 NAME_HELP = "Name the replay; its topics begin with `replay-NAME.` and the namespace."
 
 
 @click.group(cls=Verbs, invoke_without_command=True)
 @with_options(
-    click.option("--from", "start", metavar="BOUND", help="Begin at: earliest, a time, '2h ago', tick:N, offsets."),
+    click.option(
+        "--from",
+        "start",
+        metavar="BOUND",
+        default="",
+        show_default=False,
+        help="Begin at: earliest, a time, '2h ago', tick:N, offsets.",
+    ),
     click.option("--to", "end", metavar="BOUND", default="latest", help="End at this bound."),
     click.option(
         "--stage", "stages", multiple=True, help="Replay only this stage, from its recorded input; repeatable."
@@ -56,7 +75,20 @@ NAME_HELP = "Name the replay; its topics begin with `replay-NAME.` and the names
     click.option("--diff", type=click.Choice(["live"]), help="Compare with what live made of the same range."),
 )
 @click.pass_context
-def replay(ctx: click.Context, /, **chosen: Any) -> None:
+def replay(
+    ctx: click.Context,
+    /,
+    start: str,
+    end: str,
+    stages: tuple[str, ...],
+    feedback: "ReplayFeedback",
+    name: str | None,
+    allow_missing: bool,
+    dry_run: bool,
+    processes: int | None,
+    diff: str | None,
+    **decisions: Unpack[OtherDecisions],
+) -> None:
     """Decide a range of the log again: another reward, grouping or curriculum, and the same bytes every time.
 
     `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into its own topics,
@@ -67,10 +99,26 @@ def replay(ctx: click.Context, /, **chosen: Any) -> None:
     if verb is None and not options:
         echo(ctx.get_help())
     elif verb is None:
-        if chosen["start"] is None:
+        if not start:
             raise click.UsageError("say where to begin: --from earliest, a time, '2h ago', tick:N or offsets")
         source: SettingsFile = ctx.obj
-        _run_replay(source.load(), **chosen)
+        settings = source.load()
+        if diff and dry_run:
+            raise ConfigurationError("--diff live compares records in topics, and --dry-run writes none; leave one out")
+        plan = make_plan(
+            settings,
+            start=start,
+            end=end,
+            stages=stages,
+            feedback=feedback,
+            name=name,
+            allow_missing=allow_missing,
+            dry_run=dry_run,
+            **decisions,
+        )
+        _run_replay(settings, plan, decisions["reward"], dry_run=dry_run, processes=processes)
+        if diff:
+            _compare(settings, "live", plan.name)
     elif options:
         raise click.UsageError(f"{', '.join(options)} before {verb} would have no effect; write it after {verb}")
 
@@ -80,19 +128,18 @@ def _is_given(ctx: click.Context, option: click.Parameter) -> bool:
     return ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
 
 
-def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processes: int | None, **chosen: Any) -> None:
+def _run_replay(
+    settings: Settings, plan: "ReplayPlan", reward: str | None, *, dry_run: bool, processes: int | None
+) -> None:
     from rollbus.streams.worker.process import prepare_process
 
-    if diff and dry_run:
-        raise ConfigurationError("--diff live compares records in topics, and --dry-run writes none; leave one out")
-    plan = make_plan(settings, dry_run=dry_run, **chosen)
     require_topics(settings, "exclusions")
     console = Console(stderr=True)
     prepare_process()
     _silence_dead_letters()
     try:
         with ProgressLine() as line:
-            replay = make_replay(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
+            replay = make_replay(settings, plan, reward, watch=line.watch(), processes=processes)
             manifest = asyncio.run(replay.run(dry_run=dry_run))
     except KeyboardInterrupt:
         if not dry_run:
@@ -104,8 +151,6 @@ def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processe
     show_manifest(manifest, dry_run=dry_run, drops=replay.drops, failures=replay.failures)
     most_open = format_count(replay.open_rows, "row")
     console.print(f"{format_count(line.records, 'record')} in {line.seconds:.1f} s; open at once at most: {most_open}")
-    if diff:
-        _compare(settings, "live", manifest.name)
 
 
 def _silence_dead_letters() -> None:
@@ -120,7 +165,7 @@ def _silence_dead_letters() -> None:
 @other_decisions
 @click.option("--as", "name", metavar="NAME", required=True, help=NAME_HELP)
 @with_settings
-def shadow(settings: Settings, **chosen: Any) -> None:
+def shadow(settings: Settings, start: str, name: str, **decisions: Unpack[OtherDecisions]) -> None:
     """Follow the live topics with another reward, grouping or curriculum, until SIGTERM or Ctrl-C.
 
     It writes into its own topics, and continues when it is started again. `rollbus replay promote NAME` makes live
@@ -129,11 +174,13 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     from rollbus.runtime.health.heart import beating
     from rollbus.streams.worker.process import prepare_process
 
-    first = "scoring" if chosen["reward"] or chosen["rescore"] else "grouping"
+    first = "scoring" if decisions["reward"] or decisions["rescore"] else "grouping"
     stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
     plan = make_plan(
         settings,
-        **chosen,
+        **decisions,
+        start=start,
+        name=name,
         end="latest",
         stages=stages,
         feedback="recorded",
@@ -147,7 +194,9 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     followed = ShadowProgress(plan.name)
 
     async def until_signal() -> "ReplayManifest":
-        shadow_replay = make_replay(settings, plan, chosen["reward"], watch=followed.watch(), follow=stop_on_signals())
+        shadow_replay = make_replay(
+            settings, plan, decisions["reward"], watch=followed.watch(), follow=stop_on_signals()
+        )
         async with beating(settings.heart("shadow"), followed.report):
             return await shadow_replay.run()
 

@@ -74,7 +74,17 @@ def run() -> None:
 )
 @click.option("--groups-per-step", type=click.IntRange(min=1), help="Use this many groups in a training step.")
 @with_settings
-def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -> None:
+def create(
+    settings: Settings,
+    run_id: str,
+    path: Path | None,
+    model: str | None,
+    tasks: tuple[str, ...],
+    strategy: str | None,
+    group_size: int | None,
+    curriculum: str | None,
+    groups_per_step: int | None,
+) -> None:
     """Check a new run and print what to add under `runs:` of the settings file; nothing is changed.
 
     Options win over the file. Every process reads its runs from the settings file. So a run begins once the workers
@@ -85,16 +95,16 @@ def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -
     plain = _read_run(path) if path else {}
     plain["run_id"] = run_id
     for section, field, value in (
-        (None, "model", options["model"]),
-        ("filter", "tasks", list(options["tasks"]) or None),
-        ("grouping", "strategy", options["strategy"]),
-        ("grouping", "group_size", options["group_size"]),
-        ("curriculum", "mode", options["curriculum"]),
-        ("batching", "groups_per_step", options["groups_per_step"]),
+        (None, "model", model),
+        ("filter", "tasks", list(tasks) or None),
+        ("grouping", "strategy", strategy),
+        ("grouping", "group_size", group_size),
+        ("curriculum", "mode", curriculum),
+        ("batching", "groups_per_step", groups_per_step),
     ):
         if value is not None:
             _set_field(plain, section, field, value)
-    if options["group_size"] == 1:
+    if group_size == 1:
         plain["grouping"].setdefault("min_group_size", 1)
     try:
         config = RunConfig.model_validate(plain)

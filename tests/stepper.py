@@ -1,7 +1,7 @@
 """Drive one stage on one partition, record by record, as a worker would."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rollbus.schemas.codec import encode
@@ -63,6 +63,17 @@ class Stepper:
         compact(self.changelog, self.state.drain())
         if self.restoring:
             self.restore()
+
+
+def splits(records: Sequence[Any]) -> Iterator[list[list[Any]]]:
+    """Every way in which records can come in batches."""
+    for ends in range(2 ** (len(records) - 1)):
+        batches: list[list[Any]] = [[]]
+        for place, record in enumerate(records):
+            batches[-1].append(record)
+            if ends >> place & 1 and place < len(records) - 1:
+                batches.append([])
+        yield batches
 
 
 def compact(changelog: dict[K, bytes], rows: Iterable[tuple[K, bytes | None]]) -> None:

@@ -15,7 +15,7 @@ from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.numbers import computable
 from rollbus.schemas.records.config import CONCURRENCY, ComponentConfig, GroupingConfig, RunConfig
-from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG
@@ -23,10 +23,11 @@ from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.stages.grouping.advantages import with_members
 from rollbus.streams.stages.scoring.answers import ATTEMPTS, Asker, ComponentAnswer
+from rollbus.streams.stages.scoring.batch_time import NEVER, BatchTime
 from rollbus.streams.state.configured_stage import RunStage
 from rollbus.streams.state.payload import Payload
 from rollbus.streams.state.stage import Incoming, Outgoing
-from rollbus.streams.state.stage_state import RememberingState, parse
+from rollbus.streams.state.stage_state import REMEMBER_MS, RememberingState, parse
 
 STAGE = "group-scoring"
 Question = tuple[GroupingConfig, Group]
@@ -159,23 +160,26 @@ class GroupScoringStage(RunStage[GroupScoringState]):
 
     def _questions(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> list[Question | None]:
         """Return the question about each record, by the configuration that is in force at its place."""
-        config, asked_ids = state.config.value.grouping, set[str]()
+        config, time = state.config.value.grouping, BatchTime(state.clock)
+        seen_in_batch: dict[str, tuple[int, float]] = {}
+        """When a group came, and what was forgotten then."""
         questions: list[Question | None] = []
         for message in incoming:
             record, question = message.record, None
             if isinstance(record, ClosedGroup):
                 group = record.group
-                if config.rewards and group.group_id not in asked_ids and not self._is_done(state, group):
-                    asked_ids.add(group.group_id)
-                    question = (config, group)
+                seen_ms, forgotten_ms = seen_in_batch.get(group.group_id, (state.seen.get(group.group_id), NEVER))
+                is_seen = seen_ms is not None and time.remembers(seen_ms, forgotten_ms)
+                if group.run_id == self.run_id and not is_seen:
+                    seen_in_batch[group.group_id] = (time.now_ms, time.forgotten_ms)
+                    question = (config, group) if config.rewards else None
+            elif isinstance(record, Tick):
+                time.pass_tick(record, REMEMBER_MS)
             elif isinstance(record, ConfigApplied) and self.is_configured_by(record):
                 with suppress(RecordError):  # the step refuses it and names it
                     config = parse(RunConfig, record).grouping
             questions.append(question)
         return questions
-
-    def _is_done(self, state: GroupScoringState, group: Group) -> bool:
-        return group.run_id != self.run_id or state.seen.get(group.group_id) is not None
 
     # Asking
 

@@ -19,8 +19,9 @@ from rollbus.streams.rewards.registry import BUILT_IN, check
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroup, JudgedGroups
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
-from tests.builders import make_config, make_group, make_member, make_trajectory
-from tests.stepper import Stepper
+from rollbus.streams.state.stage_state import REMEMBER_MS
+from tests.builders import START_MS, make_config, make_group, make_member, make_tick, make_trajectory
+from tests.stepper import Stepper, splits
 
 
 def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
@@ -328,3 +329,18 @@ async def test_no_group_is_judged_when_a_fetch_fails() -> None:
     before = call_count
     await asyncio.sleep(0.1)
     assert (call_count - before, running) == (0, 0)
+
+
+def test_every_split_into_batches_judges_the_same_groups() -> None:
+    other = run_with(component("ranks", weight=2.0))
+    days = [make_tick(number, stream_time_ms=START_MS + number * REMEMBER_MS) for number in (1, 2)]
+    records = [
+        closed_group("g1"), closed_group("g1"), days[0], closed_group("g2"), days[1], closed_group("g1"),
+        make_config("group-scoring", other, run_id="main"), closed_group("g2"), closed_group("g3"),
+    ]  # fmt: skip
+    outcomes = set()
+    for batches in splits(records):
+        stepper, texts = judging(component("ranks"))
+        outputs = [repr(out) for batch in batches for out in stepper.outputs(batch)]
+        outcomes.add((texts.fetch_count, *outputs))
+    assert len(outcomes) == 1

@@ -4,6 +4,7 @@
 registry and returns one in which every function that would ask a model is answered from live's scores too, or refused.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,9 +23,11 @@ from rollbus.streams.replay.decide.stage_output import HeaderOnly
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
 from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
+from rollbus.streams.stages.scoring.batch_questions import BatchView, RewardQuestion
 from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.stages.scoring.revision import turns_of
 from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
+from rollbus.streams.stages.scoring.written_score import Answers
 from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.stage_state import parse
 from rollbus.streams.state.ticker import config_applied
@@ -40,23 +43,20 @@ class OtherConfigurationError(Exception):
 class HeaderScoring(ScoringStage):
     """The scoring stage where trajectories are decoded elsewhere: it is given their headers, perhaps with answers."""
 
-    async def answer(
-        self, state: ScoringState, incoming: Sequence[Incoming]
-    ) -> Sequence[Mapping[str, ComponentAnswer]]:
-        """Return the answers that came with the headers; ask about all else."""
-        answers = await super().answer(state, incoming)
-        return [
-            message.record.answers or {} if isinstance(message.record, HeaderOnly) else answer
-            for message, answer in zip(incoming, answers, strict=True)
-        ]
-
-    def _question(self, batch_view: Any, incoming: Incoming) -> Any:
+    def _question(self, batch_view: BatchView, incoming: Incoming) -> RewardQuestion | None:
         record = incoming.record
         if not isinstance(record, HeaderOnly):
             return super()._question(batch_view, incoming)
-        if not batch_view.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
-            batch_view.pending[record.trajectory_id] = incoming
-        return None
+        if batch_view.find(record.trajectory_id) is not None:
+            return None
+        return batch_view.add(incoming, (), arrived_ms=batch_view.time.now_ms)
+
+    async def _ask_about(self, question: RewardQuestion, old: Score | None, slots: asyncio.Semaphore) -> Answers:
+        """Return the answers that came with a header; ask about all else."""
+        record = question.incoming.record
+        if isinstance(record, HeaderOnly):
+            return record.answers or {}
+        return await super()._ask_about(question, old, slots)
 
     def _header_of(self, incoming: Incoming) -> Score:
         record = incoming.record

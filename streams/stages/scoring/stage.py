@@ -5,54 +5,29 @@ rewards are revised, only the components that read feedback are called again; th
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from rollbus.runtime.cancelling import all_or_none
 from rollbus.schemas.errors import ConfigurationError, RecordError
-from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
-from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.drops import DropReason, DropUnit
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score, Trajectory
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
-from rollbus.streams.stages.scoring.answers import (
-    ATTEMPTS,
-    FIRST_TIME,
-    RETRY_S,
-    Asker,
-    Before,
-    ComponentAnswer,
-    combined,
-    fit_turns,
-)
+from rollbus.streams.stages.scoring.answers import ATTEMPTS, RETRY_S, Asker, Before
+from rollbus.streams.stages.scoring.batch_questions import BatchView, RewardQuestion
 from rollbus.streams.stages.scoring.header import make_header
-from rollbus.streams.stages.scoring.revision import answers_of_score, keep_own_words, trajectory_of_revision
+from rollbus.streams.stages.scoring.revision import trajectory_of_revision
+from rollbus.streams.stages.scoring.written_score import Answers, revise_answers, revise_header, write_answers
 from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
 from rollbus.streams.state.stage_state import Applied, StageState, parse
 from rollbus.streams.state.table import Table
-
-Answers = Mapping[str, ComponentAnswer]
-_copy_score = copier(
-    *(Score, Score),
-    *("outcome", "value", "error", "components", "reward_version", "config_hash", "turn_rewards"),
-)
-"""Copies a score; the fields that are named here are given."""
-
-
-class RewardQuestion(NamedTuple):
-    """What is asked for one record."""
-
-    trajectory: Trajectory
-    rewards: tuple[RewardConfig, ...]
-    """The components that are asked."""
-    before: Before
-    """What was said before."""
 
 
 class ScoringState(StageState[ScoringConfig]):
@@ -71,41 +46,6 @@ class ScoringState(StageState[ScoringConfig]):
         """Return when a score is forgotten: after assembly's late horizon."""
         row = self.scores.get(trajectory_id)
         return None if row is None else self.clock.since(row.arrived_ms) + self.assembly.value.late_horizon_ms
-
-
-@dataclass(slots=True)
-class _BatchView:
-    """What a batch's questions depend on: the state, and the earlier records of the batch."""
-
-    state: ScoringState
-    config: ScoringConfig
-    header_of: Callable[[Incoming], Score]
-    pending: dict[str, Incoming] = field(default_factory=dict)
-    """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
-    remembered: set[str] = field(default_factory=set)
-    """Those of them that came after the batch's last tick."""
-    has_tick: bool = False
-
-    def pass_tick(self) -> None:
-        """Rely on no earlier score: the tick may forget it."""
-        self.has_tick = True
-        self.remembered.clear()
-
-    def add(self, trajectory_id: str, incoming: Incoming) -> None:
-        self.pending[trajectory_id] = incoming
-        self.remembered.add(trajectory_id)
-
-    def is_scored(self, trajectory_id: str) -> bool:
-        """Say whether a trajectory is scored for certain; an answer about one that turns out to be is not used."""
-        if trajectory_id in self.remembered:
-            return True
-        return not self.has_tick and self.state.scores.get(trajectory_id) is not None
-
-    def header(self, trajectory_id: str) -> Score | None:
-        if incoming := self.pending.get(trajectory_id):
-            return self.header_of(incoming)
-        row = self.state.scores.get(trajectory_id)
-        return row.get() if row else None
 
 
 class ScoringStage(ConfiguredStage[ScoringState]):
@@ -146,7 +86,13 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
         """Ask the reward functions about each trajectory of the batch that is not yet scored."""
         state.ensure_rebuilt()
-        batch_view = _BatchView(state, state.config.value, self._header_of)
+        batch_view = BatchView(
+            state.clock,
+            state.scores.get,
+            config=state.config.value,
+            config_hash=state.config.hash,
+            keep_ms=state.assembly.value.late_horizon_ms,
+        )
         slots = asyncio.Semaphore(batch_view.config.concurrency)
         questions = [self._question(batch_view, message) for message in incoming]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question.rewards):
@@ -212,52 +158,21 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         old = row.get()
         if record.revision <= old.revision:
             return
-        earlier = answers_of_score(old, state.config.value.rewards)
-        answers = {**earlier, **{name: keep_own_words(earlier.get(name), now) for name, now in answer.items()}}
-        score = replace(
-            old,
-            revision=record.revision,
-            revised_at=at,
-            excluded=record.excluded or old.excluded,
-            is_rewarded_after=old.is_rewarded_after or bool(record.new),
-        )
-        if score.excluded:  # from now on no record repeats what the person said
-            score = replace(score, labels={}, opening_sketch="")
-        yield from self._score(state, score, record.revised_at_ms, answers)
+        answers = revise_answers(old, answer, state.config.value)
+        yield from self._score(state, revise_header(old, record, at), record.revised_at_ms, answers)
 
     def _score(self, state: ScoringState, score: Score, made_ms: int, answers: Answers) -> Iterator[Outgoing]:
         """Write the answers into a score, keep it for revisions, and let it out; a score that failed leaves a drop.
 
         `made_ms` is the stream time of the record that is scored. The stage's own is earlier if the record is.
         """
-        config = state.config.value
-        places = {reward.name: place for place, reward in enumerate(config.rewards)}
-        answers = dict(sorted(answers.items(), key=lambda item: places.get(item[0], len(places))))
-        bounds = config.clip_low, config.clip_high
-        combination = combined(answers, config.rewards, *bounds)
-        value, error = combination.value, combination.error
-        error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
-        weights = {reward.name: reward.weight for reward in config.rewards}
-        turns = [
-            replace(turn, weight=weights[name], hint="" if score.excluded else turn.hint)
-            for name, component in answers.items()
-            if name in weights
-            for turn in component.turns
-        ]
-        score = _copy_score(
-            score,
-            turn_rewards=fit_turns(turns, combination, *bounds),
-            outcome="failed" if error else "missing" if value is None else "scored",
-            value=value,
-            error=None if score.excluded or not error_text else error_text,
-            components={name: component.value for name, component in answers.items() if component.value is not None},
-            reward_version=self._version(state.config.hash, config),
-            config_hash=state.config.hash,
-        )
+        config, config_hash = state.config.value, state.config.hash
+        version = self._version(config_hash, config)
+        score, has_failed = write_answers(score, answers, config, config_hash=config_hash, reward_version=version)
         state.scores.put(score.trajectory_id, KeptRecord(b"", made_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
-        if score.error and error:  # an excluded one leaves no drop: it would repeat what the person said
+        if score.error and has_failed:  # an excluded one leaves no drop: it would repeat what the person said
             yield _drop("trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error, made_ms)
 
     def _version(self, config_hash: str, config: ScoringConfig) -> str:
@@ -265,30 +180,50 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             self._versions[config_hash] = reward_version(self._registry, config)
         return self._versions[config_hash]
 
+    def _question(self, batch_view: BatchView, incoming: Incoming) -> RewardQuestion | None:
+        """Return the question about a record; None if nothing is asked."""
+        record = incoming.record
+        if isinstance(record, Trajectory):
+            if batch_view.find(record.trajectory_id) is not None:
+                return None
+            return batch_view.add(incoming, batch_view.config.rewards, arrived_ms=record.assembled_at_ms)
+        if not isinstance(record, RewardRevised):
+            with suppress(RecordError):  # the step refuses it and names it
+                batch_view.pass_control(record)
+            return None
+        old = batch_view.find(record.trajectory_id)
+        if old is None or record.revision <= old.revision:
+            return None
+        rewards = self._find_feedback_readers(batch_view.config)
+        return batch_view.add(incoming, rewards, arrived_ms=record.revised_at_ms, old=old)
+
     async def _ask(self, question: RewardQuestion | None, slots: asyncio.Semaphore) -> Answers:
+        """Return the answers about a record, and give what comes of them to the question that builds on it."""
         if question is None:
             return {}
-        return await self._asker.ask_all(question.trajectory, question.rewards, slots, question.before)
+        old = await question.find_old_score()
+        answers = await self._ask_about(question, old, slots)
+        if question.score is not None:
+            question.score.set_result(self._score_of(question, old, answers))
+        return answers
 
-    def _question(self, batch_view: _BatchView, incoming: Incoming) -> RewardQuestion | None:
-        record = incoming.record
-        try:
-            if isinstance(record, ConfigApplied) and record.stage == self.name:
-                batch_view.config = parse(ScoringConfig, record)
-        except RecordError:
-            return None  # the step refuses it and names it
-        if isinstance(record, Tick):
-            batch_view.pass_tick()
-        if isinstance(record, Trajectory):
-            if batch_view.is_scored(record.trajectory_id):
-                return None
-            batch_view.add(record.trajectory_id, incoming)
-            return RewardQuestion(record, batch_view.config.rewards, FIRST_TIME)
-        if isinstance(record, RewardRevised) and (old := batch_view.header(record.trajectory_id)):
-            before = Before(old.turn_rewards, record.revision)
-            rewards = self._find_feedback_readers(batch_view.config)
-            return RewardQuestion(trajectory_of_revision(old, record), rewards, before)
-        return None
+    async def _ask_about(self, question: RewardQuestion, old: Score | None, slots: asyncio.Semaphore) -> Answers:
+        record = question.incoming.record
+        if old is None:
+            return await self._asker.ask_all(record, question.rewards, slots)
+        before = Before(old.turn_rewards, record.revision)
+        return await self._asker.ask_all(trajectory_of_revision(old, record), question.rewards, slots, before)
+
+    def _score_of(self, question: RewardQuestion, old: Score | None, answers: Answers) -> Score:
+        """Return the score that the step will write."""
+        incoming, config = question.incoming, question.config
+        if old is None:
+            header = self._header_of(incoming)
+        else:
+            header = revise_header(old, incoming.record, incoming.location)
+            answers = revise_answers(old, answers, config)
+        version = self._version(question.config_hash, config)
+        return write_answers(header, answers, config, config_hash=question.config_hash, reward_version=version)[0]
 
     def _header_of(self, incoming: Incoming) -> Score:
         return make_header(incoming.record, incoming.location)

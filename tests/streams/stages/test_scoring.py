@@ -17,13 +17,13 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory, TurnReward
 from rollbus.schemas.topics import SCORES
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues, averaged
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
 from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS, make_config, make_tick, make_trajectory
-from tests.stepper import Stepper, of_topic, reasons
+from tests.stepper import Stepper, of_topic, reasons, splits
 
 
 async def _hang(trajectory: Trajectory, context: RewardContext) -> float:
@@ -525,3 +525,32 @@ def test_a_missing_function_of_the_logs_configuration_names_its_origin() -> None
     other = ScoringConfig(rewards=(RewardConfig(type="theirs"),))
     with pytest.raises(ConfigurationError, match=r"no function 'theirs'.*The log has this configuration from a worker"):
         stepper.outputs([make_config("scoring", other)])
+
+
+def _count_earlier(trajectory: Trajectory, context: RewardContext) -> TurnValues:
+    value = sum(turn.value or 0.0 for turn in context.earlier) * 10 + len(trajectory.rewards)
+    return averaged([TurnReward(turn_event_id="t", component=context.name, value=value, confidence=1.0, event_id="r")])
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_split_into_batches_scores_the_same(quick: bool) -> None:
+    registry = {
+        **REGISTRY,
+        "earlier": RewardFunction(_count_earlier, quick=quick, reads_feedback=True),
+        "other": RewardFunction(lambda trajectory, context: 3.0, quick=quick),
+    }
+    rewards = (component("earlier"),)
+    other = make_config("scoring", ScoringConfig(rewards=(*rewards, component("other"))))
+    records = [
+        make_trajectory("e1", reward=1.0), make_revision("e1", 1.0, 2.0), make_revision("e1", 0.5, revision=2), other,
+        make_tick(60, stream_time_ms=START_MS + 60_000), make_revision("e1", 0.5, 1.0, revision=3),
+        make_tick(200, stream_time_ms=START_MS + 200_000), make_trajectory("e1", reward=0.5), make_revision("e1", 2.0),
+    ]  # fmt: skip
+    outcomes = set()
+    for batches in splits(records):
+        stage = ScoringStage(ScoringConfig(rewards=rewards), keep_ms=100_000, registry=registry, attempts=1)
+        stepper = Stepper(stage)
+        stepper.tick()
+        outputs = [repr(out) for batch in batches for out in stepper.outputs(batch)]
+        outcomes.add((stage.answered, *outputs))
+    assert len(outcomes) == 1

@@ -76,7 +76,7 @@ def make_plan(
     """Return the plan of these options; raises ConfigurationError."""
     from rollbus.cli.replay.options import find_registry, parse_curriculum, parse_grouping, parse_scoring
     from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of, check_name
-    from rollbus.streams.replay.plan.range import parse_bound
+    from rollbus.streams.replay.plan.range import parse_bound, parse_end
 
     if name is None and not dry_run:
         raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
@@ -89,7 +89,7 @@ def make_plan(
     plan = ReplayPlan(
         name=name or "dry-run",
         start=parse_bound(start, now_ms=now_ms),
-        end=parse_bound(end, now_ms=now_ms),
+        end=parse_end(end, now_ms=now_ms),
         stages=chain_stages,
         assembly=settings.assembly,
         scoring=settings.scoring,

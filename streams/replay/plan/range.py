@@ -34,8 +34,13 @@ class Bound:
         return self.tick is not None or self.time_ms is not None
 
 
+def parse_end(text: str, *, now_ms: int) -> Bound:
+    """Return the end of a range that a text names; raises ConfigurationError."""
+    return Bound(offset=0) if text.strip() == "earliest" else parse_bound(text, now_ms=now_ms)
+
+
 def parse_bound(text: str, *, now_ms: int) -> Bound:
-    """Return the bound that a text names; raises ConfigurationError."""
+    """Return the beginning of a range that a text names; raises ConfigurationError."""
     text = text.strip()
     if text in ("earliest", "latest"):
         return Bound(at_end=text == "latest")

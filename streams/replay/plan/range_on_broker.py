@@ -155,10 +155,10 @@ class _Partition:
         if placed_tick is None:
             return self.last
         offset, tick = placed_tick
-        if self.first > 0 and _is_past(tick, bound):
+        if _is_past(tick, bound):
             earlier = await self._tick(lambda tick: True)
             if earlier is not None and earlier[0] == offset:
-                return 0  # where it was is not known: everything before is gone
+                return 0  # it lies before every tick that is left: what is before that tick belongs to the range
         return offset
 
     async def end(self, bound: Bound) -> int:

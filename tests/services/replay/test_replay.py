@@ -35,7 +35,7 @@ from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, 
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.replay.kafka.source import open_ranges, read_whole
 from rollbus.streams.replay.kafka.writer import KafkaOutput
-from rollbus.streams.replay.plan.range import Bound, parse_bound
+from rollbus.streams.replay.plan.range import Bound, parse_bound, parse_end
 from rollbus.streams.replay.plan.range_on_broker import resolve, starts_of
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
@@ -237,7 +237,8 @@ async def test_a_range_of_offsets_is_compared_where_all_partitions_have_records(
 async def test_a_range_without_records_is_refused(shared_log: Settings) -> None:
     before = await read_manifests(shared_log.stream_settings())
     beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
-    for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):
+    reversed_bounds = ((Bound(tick=6), Bound(tick=3)), (Bound(), parse_end("earliest", now_ms=0)))
+    for start, end in (*((start, Bound()) for start in beyond), *reversed_bounds):
         with pytest.raises(ConfigurationError, match=rf"no record of episode-events in that .* is tick:{ROUNDS - 1}"):
             await replay_of(shared_log, name_of(shared_log, "empty"), start=start, end=end).run()
     with pytest.raises(ConfigurationError, match=r"no partition 12: .* times with their day"):
@@ -312,6 +313,17 @@ async def test_a_score_before_the_first_tick_is_found(new_log: Settings) -> None
         await replay.run()
         (replayed_score,) = await records(replay.replay_settings, SCORES.name)
         assert (replayed_score.outcome, replayed_score.value) == ("scored", 0.75)
+
+
+@pytest.mark.parametrize("bound", [Bound(time_ms=1), Bound(tick=0)])
+async def test_a_bound_before_the_first_tick_begins_with_the_first_record(new_log: Settings, bound: Bound) -> None:
+    stream = new_log.stream_settings()
+    events = [(event.root_episode_id.encode(), encode(event)) for event in make_episode("e1")]
+    await send(stream, EPISODE_EVENTS.name, events)
+    for number in (1, 2):
+        await send_everywhere(stream, encode(make_tick(number)))
+    spans = (await resolve(stream, EPISODE_EVENTS, bound, Bound())).ranges
+    assert sum(span.to_offset - span.from_offset for span in spans) == len(events) + 2 * len(spans)
 
 
 async def test_a_comparison_reads_live_from_where_its_range_begins(new_log: Settings) -> None:

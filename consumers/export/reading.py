@@ -5,13 +5,14 @@ first, and the offset up to which the sink had written them goes into the manife
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.export.conversations import StoredTurn
-from rollbus.schemas.errors import ConfigurationError, nearest
+from rollbus.schemas.errors import ConfigurationError, RejectedError, nearest
 
 TASKS_SHOWN = 5
 """Of those that a filter could name, where it matches nothing."""
@@ -91,12 +92,19 @@ def read_exclusions(client: ClickHouse, namespace: str) -> ExclusionCount:
     return ExclusionCount(int(rows[0][0]), {f"{topic}:{number}": int(offset) for topic, number, offset in places})
 
 
+def _reason_of(error: RejectedError) -> str:
+    """Return ClickHouse's own reason, without the statement around the filter."""
+    _, _, reason = str(error).rpartition("DB::Exception: ")
+    return re.split(r"\.? In query |\.? \([A-Z_]+\) \(version |: failed at position ", reason)[0]
+
+
 def select_trajectories(
     client: ClickHouse, namespace: str, run: str, where: str, limit: int | None, data_set: str = ""
 ) -> list[dict[str, Any]]:
     """Return the facts of the trajectories that pass a filter; attempts at one problem are next to each other.
 
-    With a data set, they are those of its members; raises ConfigurationError if it has none.
+    With a data set, they are those of its members; raises ConfigurationError if it has none, and for a filter that is
+    not a condition over the columns of a trajectory.
     """
     values = {"namespace": namespace, "run": run, "data_set": data_set}
     if data_set and not client.query(f"{_MEMBERS} LIMIT 1", values)[1]:
@@ -105,7 +113,16 @@ def select_trajectories(
         )
     members = f"trajectory_id IN ({_MEMBERS}) AND " if data_set else ""
     order = "ORDER BY group_hint, started_at, trajectory_id" + (f" LIMIT {limit}" if limit is not None else "")
-    names, rows = client.query(f"SELECT * FROM ({_SELECTION}) WHERE {members}({where or 'true'}) {order}", values)
+    try:
+        names, rows = client.query(f"SELECT * FROM ({_SELECTION}) WHERE {members}({where or 'true'}) {order}", values)
+    except RejectedError as error:
+        if not where:
+            raise
+        _, columns = client.query(f"DESCRIBE ({_SELECTION})", values)
+        raise ConfigurationError(
+            f"--where {where!r} is not a condition that ClickHouse takes: {_reason_of(error)}; write one over the "
+            f"columns {', '.join(column[0] for column in columns)}"
+        ) from error
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -85,6 +85,21 @@ def test_two_values_of_a_label_are_not_forgotten_as_the_last_one_alone() -> None
     assert "--label user=ann and --label user=bob: no episode has both" in output
 
 
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (("--value", "b"), "--value says what a chart draws; add --output chart, or leave --value out"),
+        (("-o", "csv", "--value", "b"), "add --output chart, or leave --value out"),
+        (("-o", "parquet"), "--output parquet needs --to FILE"),
+    ],
+)
+@pytest.mark.parametrize("question", [("query", "SELECT 1"), ("run", "fates")])
+def test_an_output_that_cannot_be_is_refused_before_anything_is_asked(
+    question: tuple[str, ...], options: tuple[str, ...], remedy: str
+) -> None:
+    assert remedy in " ".join(invoke("sql", *question, *options, expect=2).split())
+
+
 BLANK = [
     ("forget", "--episode", ""),
     ("export", "sft", "out", "--run", ""),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.consumers.export.run import ExportRequest, export
-from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import event_id, messages_hash, trajectory_id
 from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.events import Message
@@ -18,6 +19,7 @@ from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
 from tests.readers.files import rows_of
 from tests.services.clickhouse.test_queries import new_database, write
+from tests.services.commands import say, write_config
 
 pytestmark = pytest.mark.services
 
@@ -39,8 +41,13 @@ def episode(name: str) -> list[tuple[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def client(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
-    client = ClickHouse(new_database(clickhouse))
+def database(clickhouse: tuple[str, int]) -> ClickHouseSettings:
+    return new_database(clickhouse)
+
+
+@pytest.fixture(scope="module")
+def client(database: ClickHouseSettings) -> Iterator[ClickHouse]:
+    client = ClickHouse(database)
     records = [record for name in REWARDS for record in episode(name)]
     store(client, [*records, ("exclusions", make_excluded("gone"))])
     yield client
@@ -195,8 +202,6 @@ def test_an_impossible_export_has_a_reason(client: ClickHouse, tmp_path: Path) -
     for fields, reason in refusals:
         with pytest.raises(ConfigurationError, match=reason):
             export(client, request_of(**fields), tmp_path / "b")
-    with pytest.raises(RejectedError, match="rewards"):
-        export(client, request_of(kind="sft", where="rewards > 1"), tmp_path / "c")
 
 
 def test_turns_keep_the_order_of_their_writer_despite_its_clock(client: ClickHouse, tmp_path: Path) -> None:
@@ -283,3 +288,53 @@ def test_an_export_without_a_row_writes_nothing_and_says_why(
         "a pair is two answers to one prompt, with different rewards"
     )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def settings_path(client: ClickHouse, database: ClickHouseSettings, tmp_path: Path) -> Path:
+    place = {"host": database.host, "port": database.port, "database": database.database}
+    return write_config(tmp_path, "127.0.0.1:1", "rollbus.", clickhouse=place)
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("rewards > 1", "Unknown expression or function identifier `rewards`"),
+        ("task", "Invalid type for filter in WHERE: LowCardinality(String)"),
+        ("reward >", "Syntax error"),
+        ("1 = 1; DROP TABLE scores", "Syntax error (Multi-statements are not allowed)"),
+        ("count() > 1", "Aggregate function count() is found in WHERE in query"),
+    ],
+)
+def test_a_filter_that_is_no_condition_is_refused_with_the_columns(
+    settings_path: Path, tmp_path: Path, where: str, reason: str
+) -> None:
+    output = say(settings_path, "export", "sft", str(tmp_path / "out"), "--where", where, expect=1)
+    assert f"Error: --where {where!r} is not a condition that ClickHouse takes: {reason}" in output
+    assert output.endswith("fate, step, reason\n")
+    assert "write one over the columns trajectory_id, episode_id" in output
+    assert "SELECT" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        (("sft", "--where", "reward >= 0.5"), {"train": 4}),
+        (("sft", "--limit", "2"), {"train": 2}),
+        (("sft", "--validation", "0.5"), {"train": 2, "validation": 3}),
+        (("sft", "--layout", "prompt-completion", "--limit", "1"), {"train": 1}),
+        (("dpo",), {"train": 2}),
+        (("dpo", "--min-margin", "0.6"), {"train": 1}),
+        (("dpo", "--exhaustive"), {"train": 4}),
+        (("dpo", "--exhaustive", "--max-pairs", "1"), {"train": 2}),
+        (("evaluation", "--limit", "1"), {"train": 1}),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_an_option_of_an_export_says_what_is_in_its_files(
+    settings_path: Path, tmp_path: Path, words: tuple[str, ...], counts: dict[str, int]
+) -> None:
+    kind, *options = words
+    say(settings_path, "export", kind, str(tmp_path / "out"), "--format", "jsonl", *options)
+    files = (tmp_path / "out").glob("*.jsonl")
+    assert {file.stem: len(file.read_text().splitlines()) for file in files} == counts

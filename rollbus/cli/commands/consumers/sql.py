@@ -69,6 +69,7 @@ def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | No
     """
     from rollbus.consumers.clickhouse.questions.saved_questions import load_query, run_query
 
+    _require_possible(form)
     query = load_query(name)
     query_values = add_defaults(settings, query, dict(_split_parameter(value) for value in values), run_id)
     form["value"] = form["value"] or query.chart
@@ -85,6 +86,7 @@ def query(settings: Settings, statement: str, writes: bool, **form: Unpack[Outpu
     """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
     from rollbus.consumers.clickhouse.questions.saved_questions import ask
 
+    _require_possible(form)
     try:
         answer = ask(settings.clickhouse, statement, writes=writes)
     except RejectedError as error:
@@ -138,6 +140,14 @@ def _split_parameter(value: str) -> tuple[str, str]:
     return name, text
 
 
+def _require_possible(form: OutputForm) -> None:
+    """Raise UsageError, before anything is asked, for a form that cannot be shown or an option without effect."""
+    if form["output"] == "parquet" and form["to"] is None:
+        raise click.UsageError("--output parquet needs --to FILE")
+    if form["output"] != "chart" and form["value"] is not None:
+        raise click.UsageError("--value says what a chart draws; add --output chart, or leave --value out")
+
+
 def _print(answer: "QueryResult", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
     from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
 
@@ -146,8 +156,7 @@ def _print(answer: "QueryResult", *, output: str, to: Path | None, value: str | 
     if output == "parquet":
         from rollbus.consumers.clickhouse.questions.parquet import write_parquet
 
-        if to is None:
-            raise click.UsageError("--output parquet needs --to FILE")
+        assert to is not None
         write_parquet(to, answer.columns, answer.rows)
         echo(f"{format_count(len(answer.rows), 'row')} in {to}", err=True)
     elif output in {"csv", "json"}:

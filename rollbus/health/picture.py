@@ -13,6 +13,7 @@ from rollbus.runtime.health.alarms.lags import GroupHealth, Lag, LagHistory, dra
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.alarms.problem import RUNBOOK, Problem, say_duration
 from rollbus.runtime.health.alarms.processes import (
+    TRAINER,
     Beat,
     ProcessHealth,
     draw_process,
@@ -20,6 +21,7 @@ from rollbus.runtime.health.alarms.processes import (
     find_low_disks,
     find_process_problems,
     find_silent,
+    find_trained_runs,
     find_unread_beats,
 )
 from rollbus.runtime.health.alarms.runs import (
@@ -34,8 +36,6 @@ from rollbus.runtime.health.alarms.runs import (
 )
 from rollbus.schemas.records.groups import CurriculumState
 
-TRAINER = "trainer"
-"""Kind of a process, and the first part of its consumer group."""
 WORKER = "worker"
 TICKING_STAGE = "assembly"
 """The worker that holds its first partition writes time into the log."""
@@ -97,6 +97,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     ]
     is_step_open = any(run.open_step is not None for run in runs)
     processes = [excuse_training(process, is_step_open=is_step_open) for process in drawn_processes]
+    trained_runs = find_trained_runs(processes)
     groups = [draw_group(_count_trainers(lag, processes), history) for lag in look.lags]
     alive = [process for process in processes if process.is_alive]
     problems = (
@@ -106,7 +107,11 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *(problem for process in alive for problem in find_process_problems(process, limits)),
         *find_low_disks(processes),
         *(problem for group in groups for problem in find_lag_problems(group, history, limits)),
-        *(problem for run in runs for problem in find_run_problems(run, limits)),
+        *(
+            problem
+            for run in runs
+            for problem in find_run_problems(run, limits, has_trainer=run.run_id in trained_runs)
+        ),
         *find_no_signal(no_signal, limits),
         *_find_new_dead_letters(look),
         *find_archive_problems(look.beats, look.now_ms),

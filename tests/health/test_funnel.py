@@ -45,10 +45,19 @@ from tests.health.test_picture import make_beat
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
-COMING = {"groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - HOUR_MS // 2, "waiting_groups": 4}
+
 WORKER, TRAINER = make_beat(holds=("assembly[0]",)), make_beat("trainer", holds=("run main of agent",))
 OTHER_TRAINER = make_beat("trainer", holds=("run small of agent-small",))
 NAMED_REWARD = ScoringConfig(rewards=(RewardConfig(name="reward"),))
+
+
+def pace_of(groups: int, span_ms: int, *, silent_ms: int = 0) -> dict[str, Any]:
+    """Return what a run's count has of so many groups that came evenly, until `silent_ms` ago."""
+    times_ms = tuple(NOW_MS - silent_ms - span_ms * number // groups for number in range(1, groups + 1))
+    return {"groups": groups, "recent_groups_ms": times_ms, "first_group_ms": times_ms[-1]}
+
+
+COMING = pace_of(9, HOUR_MS // 2) | {"waiting_groups": 4}
 
 
 def count(reached: int, dropped_by: str = "", episodes: int = 1, **changes: Any) -> EpisodeCount:
@@ -102,15 +111,32 @@ def test_one_lost_episode_is_named_in_the_singular() -> None:
 
 def test_the_forecast_counts_groups_and_says_when_the_first_step_comes() -> None:
     patient = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=None)))
-    waiting = {"waiting_groups": 9, "recent_groups": 9, "first_group_ms": NOW_MS - 51 * 60_000, "groups": 9}
+    waiting = pace_of(9, 51 * 60_000) | {"waiting_groups": 9}
     drawn = funnel(count(4, "", 72), settings=patient, run=waiting)
     assert drawn.forecast is not None
     assert drawn.forecast.sentence == "9 of 16 groups: at this rate the first step comes in 40 minutes"
     assert drawn.verdict == f"0 of 72 episodes are trained; {drawn.forecast.sentence}"
     later = funnel(count(4, "", 72), settings=patient, run=waiting | {"step": 6, "waiting_groups": 16})
     assert later.verdict.endswith("16 of 16 groups: step 7 can begin")
-    never = funnel(count(4, "", 72), settings=patient, run=waiting | {"recent_groups": 0})
+    never = funnel(count(4, "", 72), settings=patient, run=waiting | {"recent_groups_ms": ()})
     assert "at this rate the first step never comes" in never.verdict
+
+
+def test_a_step_is_promised_later_the_longer_no_group_has_come() -> None:
+    patient = FunnelSettings(RunConfig(batching=BatchingConfig(flush_ms=None)))
+
+    def promise(silent_ms: int) -> str:
+        drawn = funnel(count(5, "", 72), settings=patient, run=pace_of(60, 60_000, silent_ms=silent_ms))
+        return drawn.verdict.partition("at this rate ")[2]
+
+    assert promise(0) == "the first step comes in less than a minute"
+    assert promise(10 * 60_000) == "the first step comes in 10 minutes"
+    assert promise(40 * 60_000) == "the first step comes in 40 minutes"
+
+
+def test_groups_of_several_steps_are_counted_as_such() -> None:
+    drawn = funnel(count(4, "", 72), run={"waiting_groups": 41})
+    assert drawn.verdict.endswith("; 41 groups, 16 a step: the first step can begin")
 
 
 def test_a_finished_batch_is_trained_next_however_few_groups_wait() -> None:
@@ -428,7 +454,7 @@ def test_the_terminal_has_every_number_loss_and_notice() -> None:
         (
             (
                 funnel(count(2, "", 9)),
-                funnel(count(5), run=COMING | {"recent_groups": 0, "waiting_groups": 0, "step": 6}),
+                funnel(count(5), run=COMING | {"recent_groups_ms": (), "waiting_groups": 0, "step": 6}),
             ),
             (WORKER, TRAINER),
             "every process works; at this rate the first step of run main never comes; at this rate step 7 of run main",

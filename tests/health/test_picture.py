@@ -251,7 +251,8 @@ def test_a_run_without_traffic_is_reported_as_idle() -> None:
 
 
 def test_a_long_update_is_named_and_its_processes_work() -> None:
-    busy = [make_beat(kind, waiting_since_ms=NOW_MS - 901_000) for kind in ("trainer", "art-server")]
+    holds = {"trainer": ("run main of agent",), "art-server": ("agent",)}
+    busy = [make_beat(kind, waiting_since_ms=NOW_MS - 901_000, holds=name) for kind, name in holds.items()]
     picture = draw(*busy, steps=[start_step(1, age_s=900)])
     assert [process.state for process in picture.processes] == ["working", "working"]
     assert [problem.what for problem in picture.problems] == [
@@ -260,6 +261,18 @@ def test_a_long_update_is_named_and_its_processes_work() -> None:
     usual = replace(step_of(1), started_at_ms=NOW_MS - 860_000)
     assert draw(*busy, steps=[usual, start_step(2, age_s=900)]).problems == ()
     assert alarms(draw(*busy)) == ["waiting", "waiting"]
+
+
+def test_an_open_step_whose_trainer_is_gone_is_not_being_trained() -> None:
+    steps, hour_old = (
+        [step_of(1, age_s=901), start_step(2, age_s=900)],
+        [step_of(1, age_s=4_000), start_step(2, age_s=3_900)],
+    )
+    killed = make_beat("trainer", age_s=890, holds=("run main of agent",))
+    assert alarms(draw(killed, make_beat(), steps=steps)) == ["silence"]
+    assert alarms(draw(killed, make_beat(), steps=hour_old)) == ["silence", "no_step"]
+    other = make_beat("trainer", holds=("run other of small",))
+    assert alarms(draw(other, steps=hour_old)) == ["no_step"]
 
 
 def test_beats_from_before_a_clock_was_set_back_do_not_count() -> None:

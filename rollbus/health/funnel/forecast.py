@@ -6,6 +6,8 @@ from rollbus.health.funnel.numbers import TRAINABLE, FunnelNumbers, FunnelSettin
 from rollbus.runtime.health.alarms.problem import say_duration
 
 HOUR_MS = 3_600_000
+LEAST_GROUPS = 8
+"""That a pace is taken from: fewer may have come together by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     run, batching = numbers.run, settings.run.batching
     needed, step = batching.groups_per_step, run.step + 1
     name = "the first step" if step == 1 else f"step {step}"
-    per_hour = _measure_pace(numbers)
-    counted = f"{run.waiting_groups} of {needed} groups"
+    per_hour = _measure_pace(numbers, max(needed, LEAST_GROUPS))
+    counted = _count_groups(run.waiting_groups, needed)
     waits_ms = []
     if run.open_batches or run.waiting_groups >= needed:
         waits_ms.append(0.0)
@@ -73,20 +75,27 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
 
 def hold_step(forecast: Forecast, why: str) -> Forecast:
     """Return the forecast of a step that does not come before something changes."""
-    counted = f"{forecast.groups_waiting} of {forecast.groups_needed} groups"
+    counted = _count_groups(forecast.groups_waiting, forecast.groups_needed)
     return replace(forecast, eta_ms=None, sentence=f"{counted}: {forecast.step_name} waits, since {why}")
+
+
+def _count_groups(waiting: int, needed: int) -> str:
+    return f"{waiting} of {needed} groups" if waiting <= needed else f"{waiting} groups, {needed} a step"
 
 
 def _count_unrewarded(numbers: FunnelNumbers) -> int:
     return sum(count.episodes for count in numbers.episodes if count.reached == TRAINABLE and not count.dropped_by)
 
 
-def _measure_pace(numbers: FunnelNumbers) -> float:
-    """Return groups with a signal per hour, over the recent time or, if it is shorter, since the first of them."""
-    run = numbers.run
-    begin_ms = max(numbers.recent_ms, run.first_group_ms)
-    span_ms = max(numbers.now_ms - begin_ms, 60_000)  # a minute at least: two groups in a second are no pace
-    return run.recent_groups * HOUR_MS / span_ms
+def _measure_pace(numbers: FunnelNumbers, most: int) -> float:
+    """Return groups with a signal per hour, since the newest `most` of them began to come: a silence slows it.
+
+    Where fewer came: over the recent time or, if it is shorter, since the first of them.
+    """
+    times_ms = numbers.run.recent_groups_ms
+    begin_ms = max(numbers.recent_ms, numbers.run.first_group_ms, *times_ms[most - 1 : most])
+    begin_ms = min(begin_ms, numbers.now_ms - 60_000)  # a minute at least: two groups in a second are no pace
+    return sum(time_ms >= begin_ms for time_ms in times_ms) * HOUR_MS / (numbers.now_ms - begin_ms)
 
 
 def say_wait(ms: float) -> str:

@@ -86,8 +86,8 @@ class RunCount:
     """Of all time; 0 before the first."""
     groups: int = 0
     groups_with_signal: int = 0
-    recent_groups: int = 0
-    """With a signal, in the time that the pace is taken from."""
+    recent_groups_ms: tuple[int, ...] = ()
+    """When those with a signal came in the time that the pace is taken from, the newest first."""
     first_group_ms: int = 0
     waiting_groups: int = 0
     """With a signal, in no batch and not dropped."""

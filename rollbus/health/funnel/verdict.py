@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollbus.health.funnel.funnel import Funnel, hold_funnel
-from rollbus.health.picture import TRAINER, WORKER, Picture
+from rollbus.health.picture import WORKER, Picture
+from rollbus.runtime.health.alarms.processes import find_trained_runs
 
 ALL_IS_WELL = "all is well"
 
@@ -51,8 +52,7 @@ def _find_missing(funnel: Funnel, picture: Picture) -> str:
     A run without a trainer may be meant so: its traffic is only recorded.
     """
     living, forecast = [process for process in picture.processes if process.is_alive], funnel.forecast
-    trained_runs = {name.split()[1] for process in living if process.kind == TRAINER for name in process.holds}
-    if funnel.run_id not in trained_runs:
+    if funnel.run_id not in find_trained_runs(living):
         return f"no trainer of run {funnel.run_id} runs"
     has_batch = forecast is not None and forecast.is_batch_made
     return "" if has_batch or any(process.kind == WORKER for process in living) else "no worker runs"

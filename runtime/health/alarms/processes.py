@@ -18,7 +18,9 @@ LOW_SHARE, LOW_BYTES = 0.1, 2 * 2**30
 """A disk is low below both: Kafka and checkpoints grow by gigabytes in a day."""
 UNREAD_MS = 60_000
 """A process counts as alive for so long after a beat that cannot be read, as it does not say how often it beats."""
-TRAINING_KINDS = ("trainer", "art-server")
+TRAINER = "trainer"
+"""Kind of a process, and the first part of its consumer group."""
+TRAINING_KINDS = (TRAINER, "art-server")
 """Kinds of processes whose work does not move while a step is open."""
 CLOCK_MS = 5_000
 """Between the clocks of a process and the broker: NTP keeps milliseconds, an estimate is off by less than a second."""
@@ -127,6 +129,17 @@ def excuse_training(process: ProcessHealth, *, is_step_open: bool) -> ProcessHea
     """Return the process; one whose work is an open step works: how long that may take is its run's matter."""
     is_training = is_step_open and process.kind in TRAINING_KINDS and process.state == "waiting"
     return replace(process, state="working") if is_training else process
+
+
+def find_trained_runs(processes: Iterable[ProcessHealth]) -> set[str]:
+    """Return the runs of which a trainer lives."""
+    return {
+        name.split()[1]
+        for process in processes
+        if process.is_alive and process.kind == TRAINER
+        for name in process.holds
+        if name.startswith("run ")
+    }
 
 
 def _measure_rate(beat: Beat) -> float | None:

@@ -1,7 +1,8 @@
 """Steps, the newest curriculum window and what the trainer says → each run, and what is wrong with it.
 
 A run that an operator has paused or stopped owes no steps, and one without traffic cannot make any: both are said
-instead of `no_step`. A step that is open for long is named with its age, and with how long the newest steps took.
+instead of `no_step`. A step that is open for long is named with its age, and with how long the newest steps took,
+while its trainer lives: one whose trainer is gone is not being trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,14 +92,14 @@ def draw_run(
     )
 
 
-def find_run_problems(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
-    """Yield what is wrong with a run, by its steps alone."""
+def find_run_problems(run: RunHealth, limits: AlarmLimits, *, has_trainer: bool) -> Iterable[Problem]:
+    """Yield what is wrong with a run, by its steps and whether a trainer of it lives."""
     name = f"run {run.run_id}"
     if run.failure is not None:
         yield Problem("failed", name, f"step {run.step + 1} of {name} failed: {run.failure}", f"{RUNBOOK}#failed")
     if run.standing is not None:
         yield Problem("paused", name, f"{name} takes no batches: {run.standing}", f"{RUNBOOK}#paused")
-    elif run.open_step is not None:
+    elif run.open_step is not None and has_trainer:
         yield from _find_long_step(run, limits)
     elif limits.no_step_s is not None and run.step_age_ms is not None and run.step_age_ms > limits.no_step_s * 1000:
         what = f"{name} has closed no step for {say_duration(run.step_age_ms)}"

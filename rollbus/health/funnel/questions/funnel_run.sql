@@ -63,7 +63,14 @@ SELECT
     (SELECT toUnixTimestamp64Milli(max(kafka_timestamp)) FROM episodes WHERE namespace = {namespace:String}) AS newest_episode_ms,
     (SELECT count() FROM closed) AS groups,
     (SELECT countIf(has_signal) FROM closed) AS groups_with_signal,
-    (SELECT countIf(has_signal AND at >= fromUnixTimestamp64Milli({recent_ms:Int64}, 'UTC')) FROM closed) AS recent_groups,
+    (
+        SELECT arrayReverseSort(groupArray(at_ms)) FROM
+        (
+            SELECT toUnixTimestamp64Milli(at) AS at_ms FROM closed
+            WHERE has_signal AND at >= fromUnixTimestamp64Milli({recent_ms:Int64}, 'UTC')
+            ORDER BY at DESC LIMIT 1000
+        )
+    ) AS recent_groups_ms,
     (SELECT toUnixTimestamp64Milli(minIf(at, has_signal)) FROM closed) AS first_group_ms,
     (SELECT count() FROM closed WHERE has_signal AND group_id NOT IN (SELECT group_id FROM taken)) AS waiting_groups,
     (

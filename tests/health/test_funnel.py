@@ -150,7 +150,7 @@ def test_a_finished_batch_is_trained_next_however_few_groups_wait() -> None:
 @pytest.mark.parametrize("hold_state", ["paused", "stopped"])
 def test_no_step_is_promised_of_a_run_that_takes_no_batches(hold_state: str) -> None:
     drawn = funnel(count(4, "", 72), run={"waiting_groups": 20, "open_batches": 1, "step": 1, "held": hold_state})
-    assert drawn.verdict.endswith(f"20 of 16 groups: step 2 waits, since the run is {hold_state}")
+    assert drawn.verdict.endswith(f"20 groups, 16 a step: step 2 waits, since the run is {hold_state}")
     text = give_verdict(draw_data(WORKER, TRAINER), (drawn,)).text
     assert text == f"every process works; run main is {hold_state}"
 

@@ -280,7 +280,14 @@ class DeliveryStage(RunStage[DeliveryState]):
         yield from self._mark(state, version, "canary", detail or reason)
 
     def _serve(
-        self, state: DeliveryState, action: DeliveryAction, version: int, reason: str, detail: str = ""
+        self,
+        state: DeliveryState,
+        action: DeliveryAction,
+        version: int,
+        reason: str,
+        detail: str = "",
+        *,
+        since_ms: int = 0,
     ) -> Iterator[Outgoing]:
         """Give a version all traffic; another one's canary ends."""
         config, canary = state.config.value.delivery, state.head.canary
@@ -289,7 +296,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         state.head = replace(state.head.without_canary(), serving=version, newest_tried=tried)
         state.forget_evidence()
         forget_before(state, version)
-        yield self._decide(state, action, version, reason, detail, measures)
+        yield self._decide(state, action, version, reason, detail, measures, since_ms=since_ms)
         if canary is not None and canary != version:
             yield from self._mark(state, canary, "candidate", f"version {version} serves")
         yield from self._mark(state, version, "serving", detail or reason)
@@ -325,7 +332,10 @@ class DeliveryStage(RunStage[DeliveryState]):
         state.versions.put(str(record.version), DeliveryVersion(parent, record.state))
         head = state.head
         if record.state == "serving" and head.serving != record.version:
-            yield from self._serve(state, "serve", record.version, "operator", record.reason or "")
+            reason = "operator" if record.reason else "trainer"
+            yield from self._serve(
+                state, "serve", record.version, reason, record.reason or "", since_ms=record.changed_at_ms
+            )
         elif record.state == "rolled_back" and head.canary == record.version:
             yield from self._stop(
                 state, state.config.value.delivery, record.version, "stop", "rolled_back", record.reason or ""
@@ -374,7 +384,10 @@ class DeliveryStage(RunStage[DeliveryState]):
         reason: str,
         detail: str = "",
         measures: Mapping[str, float] | None = None,
+        *,
+        since_ms: int = 0,
     ) -> Outgoing:
+        """Return a decision; before the first tick, such as on a model that has trained before, it is of `since_ms`."""
         head = state.head = replace(state.head, number=state.head.number + 1)
         model = state.config.value.model
         decision = PolicyDecision(
@@ -391,7 +404,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             reason=reason,
             detail=detail,
             numbers=dict(measures or {}),
-            decided_at_ms=state.clock.now_ms,
+            decided_at_ms=state.clock.now_ms or since_ms,
             config_hash=state.config.hash,
         )
         return Outgoing(POLICY_DECISIONS, model, decision)

@@ -354,6 +354,14 @@ def test_a_roll_back_by_an_operator_ends_the_canary() -> None:
     assert (delivery.now.action, delivery.now.reason, delivery.now.canary) == ("stop", "rolled_back", None)
 
 
+def test_what_a_trainer_served_before_the_first_tick_is_of_that_time() -> None:
+    stepper = Stepper(DeliveryStage(run_of()))
+    served = make_version(3, state="serving", changed_at_ms=START_MS)
+    (decision,) = [output for output in stepper.feed(served) if isinstance(output, PolicyDecision)]
+    assert (decision.action, decision.serving, decision.reason) == ("serve", 3, "trainer")
+    assert decision.decided_at_ms == START_MS
+
+
 def test_records_of_other_runs_and_models_change_nothing() -> None:
     delivery = Delivery()
     other = delivery.observed("e1", 1.0, run_id="other")

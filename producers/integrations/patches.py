@@ -96,7 +96,8 @@ def _patch_langchain(options: PatchOptions, stack: ExitStack) -> None:
     # Every thread and task sees a default; a run that has a handler of this recorder already gets no second one.
     handler = RollbusHandler(options.recorder, **options.for_hooks)
     variable: ContextVar[Any] = ContextVar("rollbus_handler", default=handler)
-    tracers.register_configure_hook(variable, inheritable=True, handle_class=HandlersOf(options.recorder))
+    own_handlers: Any = HandlersOf(options.recorder)
+    tracers.register_configure_hook(variable, inheritable=True, handle_class=own_handlers)
     stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 import yaml
 from httpx import ASGITransport, AsyncClient
 from nat.builder.builder import Builder
@@ -63,20 +65,20 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
     llm: Any = await builder.get_llm(config.llm, wrapper_type=config.framework)
     tools: Any = await builder.get_tools(["stock"], wrapper_type=config.framework)
 
-    async def run(question: str) -> str:
-        if question == "fail":
+    async def run(input_message: str) -> str:
+        if input_message == "fail":
             raise ValueError("no such shelf")
         if config.framework is LLMFrameworkEnum.LLAMA_INDEX:
             from llama_index.core.agent.workflow import FunctionAgent
 
-            return str(await FunctionAgent(tools=tools, llm=llm, streaming=False).run(question))
+            return str(await FunctionAgent(tools=tools, llm=llm, streaming=False).run(input_message))
         from langchain.agents import create_agent
 
-        result = await create_agent(llm, tools=tools).ainvoke({"messages": [{"role": "user", "content": question}]})
+        result = await create_agent(llm, tools=tools).ainvoke({"messages": [{"role": "user", "content": input_message}]})
         return str(result["messages"][-1].content)
 
-    async def stream(question: str) -> AsyncGenerator[str, None]:
-        async for chunk in llm.astream(question):
+    async def stream(input_message: str) -> AsyncGenerator[str, None]:
+        async for chunk in llm.astream(input_message):
             yield str(chunk.content)
 
     yield FunctionInfo.create(single_fn=run, stream_fn=stream)
@@ -231,7 +233,7 @@ async def test_a_streamed_request_has_the_labels_of_a_whole_one(
             async def post(name: str, route: str) -> None:
                 talk = {"conversation-id": f"talk-{name}", "user-message-id": f"message-{name}"}
                 who = {"cookie": f"nat-session={name}", "x-user": name}
-                answer = await user.post(route, json={"question": f"How many, {name}?"}, headers=talk | who)
+                answer = await user.post(route, json={"input_message": f"How many, {name}?"}, headers=talk | who)
                 assert answer.status_code == 200, answer.text
 
             names = ("ada", "bob", "eve")
@@ -252,7 +254,7 @@ async def score_items(config: EvaluatorBaseConfig, builder: Any) -> AsyncIterato
     async def evaluate(items: EvalInput) -> EvalOutput:
         scores = {"a": 1.0, "b": 0.0, "c": None}
         outputs = [
-            EvalOutputItem(id=item.id, score=scores[item.id], reasoning="seen") for item in items.eval_input_items
+            EvalOutputItem(id=item.id, score=scores.get(item.id, 1.0), reasoning="seen") for item in items.eval_input_items
         ]
         return EvalOutput(average_score=None, eval_output_items=outputs)
 
@@ -287,6 +289,58 @@ async def test_an_evaluation_records_its_scores_as_rewards_and_its_result(tmp_pa
     assert (evaluation.name, evaluation.episodes, evaluation.metrics["score"]) == ("truth", 2, 0.5)
     (model,) = {(turn.model, turn.policy_version or 0) for events in episodes for turn in turns_of(events)}
     assert (evaluation.model, evaluation.policy_version) == (model[0].partition("@")[0], model[1])
+
+
+@asynccontextmanager
+async def served_workflow(document: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """The workflow as `nat serve` serves it; yields its address."""
+    monkeypatch.setenv("NAT_CONFIG_FILE", str(folder / "workflow.yml"))
+    app = FastApiFrontEndPluginWorker(Config.model_validate(document)).build_app()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await task
+
+
+async def test_scores_of_a_service_behind_an_endpoint_are_rewards_of_its_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SINK.append(sink := MemorySink())
+    _register_components()
+    rows = [{"id": name, "question": f"How many, {name}?", "answer": "7"} for name in "abc"]
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+        (tmp_path / "eval.yml").write_text(yaml.safe_dump(evaluated_document(url, tmp_path)))
+        async with served_workflow(workflow_document(url), tmp_path, monkeypatch) as address:
+            await run_and_evaluate(EvaluationRunConfig(config_file=tmp_path / "eval.yml", endpoint=address))
+    records = sink.records("aliases")
+    episode_ids = {record.alias: record.episode_id for record in records if isinstance(record, AliasDeclared)}
+    reports = [record for record in records if isinstance(record, RewardReported)]
+    questions = {turn.episode_id: turn.added_messages[-1].content for turn in turns_of(sink.records("episode-events"))}
+    worth = {questions[episode_ids[report.alias or ""]]: (report.name, report.value, report.source) for report in reports}
+    assert worth == {
+        "How many, a?": ("truth", 1.0, "evaluator"),
+        "How many, b?": ("truth", 0.0, "evaluator"),
+    }
+
+
+async def test_scores_of_examples_without_ids_of_their_own_reward_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    SINK.append(sink := MemorySink())
+    _register_components()
+    (tmp_path / "data.json").write_text(json.dumps([{"question": f"How many, {name}?"} for name in "ab"]))
+    with serve_model(AgentServer(tool="stock", arguments={"item": "bolts"})) as url:
+        (tmp_path / "eval.yml").write_text(yaml.safe_dump(evaluated_document(url, tmp_path)))
+        await run_and_evaluate(EvaluationRunConfig(config_file=tmp_path / "eval.yml"))
+    events = [event for episode_events in by_episode(sink) for event in episode_events]
+    assert not [event for event in events if isinstance(event, RewardReported)]
+    assert "2 of 2 items of evaluator 'truth' count in no evaluation" in caplog.text
 
 
 def evaluated_document(url: str, folder: Path) -> dict[str, Any]:

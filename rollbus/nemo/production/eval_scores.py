@@ -1,6 +1,6 @@
 """`nat eval` with the telemetry entry: what evaluators say becomes rewards of episodes, and evaluations of versions.
 
-    item's output ─▶ its request, by the toolkit's run id ─▶ its episode
+    item's output ─▶ its request, by the toolkit's run id ─▶ its episode, here or in the service behind `--endpoint`
     evaluator's scores ─▶ one reward per episode, and one `Evaluation` per model and version that answered
 
 The toolkit makes the callback before the workflow, so the exporter finds it in the context of the command.
@@ -40,7 +40,8 @@ class EvaluationScores:
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
         self._episode_by_run: dict[str, Episode] = {}
-        self._episode_by_item: dict[str, Episode] = {}
+        self._run_by_item: dict[str, str] = {}
+        """Run ids by item id; none where no step says it, or where several items have the id."""
         self._policy_by_episode: dict[str, tuple[str, int]] = {}
         """Model and version of an episode's newest turn; filled in the delivery thread."""
 
@@ -53,10 +54,9 @@ class EvaluationScores:
         self._episode_by_run[run_id] = episode
 
     def on_prediction(self, *, item: Any, output: Any) -> None:
-        """Find the episode of an item that has its output."""
-        episodes = (self._episode_by_run.pop(_run_id(step), None) for step in item.trajectory)
-        if (episode := next(filter(None, episodes), None)) is not None:
-            self._episode_by_item[str(item.id)] = episode
+        """Find the request of an item that has its output."""
+        item_id, run_ids = str(item.id), filter(None, map(_run_id, item.trajectory))
+        self._run_by_item[item_id] = "" if item_id in self._run_by_item else next(run_ids, "")
 
     async def a_on_evaluator_score(self, *, eval_output: Any, evaluator_name: str) -> None:
         """Report an evaluator's scores, and what they are on average."""
@@ -66,18 +66,20 @@ class EvaluationScores:
         await asyncio.to_thread(recorder.flush, FLUSH_S)  # then every turn was seen
         scores: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
         for item in eval_output.eval_output_items:
-            episode, worth = self._episode_by_item.get(str(item.id)), troubles.worth_of(item)
-            if episode is None or worth is None:
+            run_id, worth = self._run_by_item.get(str(item.id)), troubles.worth_of(item)
+            if not run_id or worth is None:
                 continue
             reasoning = None if item.reasoning is None else str(item.reasoning)
-            recorder.feedback(episode=episode, reward=worth, name=evaluator_name, source="evaluator", comment=reasoning)
-            if (policy := self._policy_by_episode.get(episode.id)) is not None:
+            episode = self._episode_by_run.get(run_id)
+            target: dict[str, Any] = {"alias": run_id} if episode is None else {"episode": episode}
+            recorder.feedback(**target, reward=worth, name=evaluator_name, source="evaluator", comment=reasoning)
+            if episode is not None and (policy := self._policy_by_episode.get(episode.id)) is not None:
                 scores[policy][str(item.id)] = worth
         number, scored = len(eval_output.eval_output_items), sum(map(len, scores.values()))
         if scored < number:
             logger.warning(
-                "rollbus: %d of %d items of evaluator %r count in no evaluation: they have no score that is a number, "
-                "or no recorded model call",
+                "rollbus: %d of %d items of evaluator %r count in no evaluation: they have no id of their own, no score "
+                "that is a number, or no model call that was recorded here",
                 *(number - scored, number, evaluator_name),
             )
         for policy, worth_by_item in scores.items():
@@ -114,7 +116,7 @@ def _run_id(step: IntermediateStep) -> str:
     metadata = step.payload.metadata
     plain = metadata.model_dump() if isinstance(metadata, BaseModel) else metadata or {}
     is_start = step.event_type is IntermediateStepType.WORKFLOW_START
-    return str((plain.get("provided_metadata") or {}).get(RUN_ID)) if is_start else ""
+    return str((plain.get("provided_metadata") or {}).get(RUN_ID) or "") if is_start else ""
 
 
 EVALUATION: ContextVar[EvaluationScores | None] = ContextVar("rollbus_evaluation", default=None)

@@ -137,11 +137,12 @@ def _count_examples(config: Config, dataset: Any) -> int:
         raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
     handler = DatasetHandler(dataset_config, reps=1, concurrency=1)
     try:
-        number = len(handler.get_eval_input_from_dataset(None).eval_input_items)  # type: ignore[arg-type]
+        items = handler.get_eval_input_from_dataset(None).eval_input_items  # type: ignore[arg-type]
     except Exception as error:
         raise ConfigurationError(
             f"dataset {dataset_config.file_path} cannot be read as {dataset_config.type}: {error}"
         ) from error
-    if not number:
+    if not items:
         raise ConfigurationError(f"dataset {dataset_config.file_path} has no example; see the file, and its `filter`")
-    return number
+    troubles.require_own_ids(items)
+    return len(items)

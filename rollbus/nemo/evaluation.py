@@ -193,6 +193,7 @@ class BusEvaluation(EvaluationRun):
 
     async def _run_items(self, work: Work) -> None:
         assert self.eval_input is not None
+        troubles.require_own_ids(self.eval_input.eval_input_items)
         await asyncio.gather(*(self._run_item(item, work) for item in self.eval_input.eval_input_items))
 
     async def _run_item(self, item: EvalInputItem, work: Work) -> None:

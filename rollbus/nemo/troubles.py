@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
 from rollbus.schemas.numbers import computable
 
 LIBRARY_FOLDERS = (
@@ -134,6 +134,17 @@ def worth_of(item: Any) -> float | None:
     """Return an evaluated example's score with the rewards of its steps; None without a score, which is not 0."""
     score, shaped = as_number(item.score), step_rewards(item)
     return None if score is None or shaped is None else as_number(score + sum(shaped))
+
+
+def require_own_ids(items: Sequence[Any]) -> None:
+    """Raise ConfigurationError where examples cannot be told apart: the toolkit's loader takes a row without an id."""
+    numbers = Counter(str(item.id) for item in items)
+    name, number = next(iter(numbers.most_common(1)), ("", 0))
+    if number > 1:
+        raise ConfigurationError(
+            f"{number} of {len(items)} examples have the id {name!r}; give each row its own, in the column that "
+            "`eval.general.dataset.id_key` names (`id`)"
+        )
 
 
 def require_type(value: Any, expected_type: Any, method: str, words: str = "") -> None:

@@ -58,6 +58,16 @@ def test_a_target_in_a_group_is_a_function_of_it(tmp_path: Path, target: str, is
         require_runnable(FinetuneOptions(replace(plan, config=config), FinetuneRunConfig()))
 
 
+async def test_examples_without_an_id_are_refused(tmp_path: Path) -> None:
+    plain, refusal = document(tmp_path), "3 of 3 examples have the id ''; give each row its own"
+    (tmp_path / "train.json").write_text(json.dumps([{"question": f"question {number}"} for number in range(3)]))
+    with pytest.raises(ConfigurationError, match=refusal):
+        require_runnable(FinetuneOptions(read(tmp_path, plain), FinetuneRunConfig()))
+    async with new_run(tmp_path, plain) as components:
+        with pytest.raises(ConfigurationError, match=refusal):
+            await run_epochs(components, 1)
+
+
 class ScoredItem(EvalOutputItem):
     shaped_rewards: Any = None
 

@@ -114,7 +114,14 @@ def test_runs_are_listed_with_their_state_epochs_and_rewards(tmp_path: Path) -> 
 def test_a_run_shows_where_its_results_are_and_what_comes_next(tmp_path: Path) -> None:
     record(tmp_path / "state" / "run-6", state="failed", policy_version=2, checkpoint="art/0002")
     output = runs(tmp_path, "show", "run-6").output
-    for text in ("run-6, failed, 0 epochs", "agent@2 art/0002", "reward_plot.png", "finetune resume run-6"):
+    for text in ("run-6, failed\n", "agent@2 art/0002", "finetune resume run-6"):
+        assert text in output
+    assert "curves" not in output, "a trainer of one's own draws none"
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "training_metrics.jsonl").write_text('{"epoch": 0, "run_id": "run-6"}\n')
+    (tmp_path / "output" / "reward_plot.png").touch()
+    output = runs(tmp_path, "show", "run-6").output
+    for text in ("run-6, failed, 1 epochs\n", "reward_plot.png"):
         assert text in output
     refused = runs(tmp_path, "show", "run-5")
     assert refused.exit_code == 1

@@ -114,10 +114,11 @@ def what_next(record: RunRecord) -> str:
     """Say where a run's results are, and which commands go on from there."""
     folder = record.folder.parent
     name = record.run_id if folder == DATA_DIR else f"{record.run_id} --data-dir {shlex.quote(str(folder))}"
+    epochs, plot = record.rows(), Path(record.output_dir) / "reward_plot.png"  # which a trainer of one's own lacks
     rows = {
-        "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
+        "run": f"{record.run_id}, {record.state}" + (f", {len(epochs)} epochs" if epochs else ""),
         "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
-        "curves": Path(record.output_dir) / "reward_plot.png",
+        **({"curves": plot} if plot.exists() else {}),
         "log, tables": f"rollbus --config {_quote_settings(record)} up, then `ui` or `sql`",
         "measure": f"rollbus finetune evaluate {name} --dataset FILE",
         "serve": f"rollbus finetune serve {name}",

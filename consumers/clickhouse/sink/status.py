@@ -1,10 +1,17 @@
-"""How far the sink is: per partition what its group has committed, and where the log ends."""
+"""How far the sink is: per partition what its group has committed, and where the log ends; and waiting for it."""
 
+import asyncio
+import time
 from dataclasses import replace
 
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.runtime.kafka.lag import PartitionLag, open_lag
+from rollbus.runtime.kafka.lag import LagReader, PartitionLag, offsets_behind, open_lag
 from rollbus.schemas.topics import TOPICS
+
+PATIENCE_S, PAUSE_S = 10.0, 0.2
+"""A sink that writes nothing for so long has ended, or its ClickHouse is away; between two looks."""
+ROUNDS = 2
+"""In the second the sink writes what the workers have made of the records of the first."""
 
 
 async def read_sink_status(settings: SinkSettings) -> list[PartitionLag]:
@@ -16,3 +23,37 @@ async def read_sink_status(settings: SinkSettings) -> list[PartitionLag]:
     async with open_lag(settings.kafka) as lag:
         sink = (await lag.read({settings.group_id: names}))[settings.group_id]
     return [replace(partition, topic=names[partition.topic]) for partition in sink.partitions]
+
+
+async def wait_for_sink(settings: SinkSettings) -> int:
+    """Wait until the sink has written the log as it is now; return how many records it lacks.
+
+    That is more than 0 at once if no sink runs, and after `PATIENCE_S` if it does not go on. Raises UnavailableError.
+    """
+    async with open_lag(settings.kafka) as lag:
+        for _ in range(ROUNDS):
+            if behind := await _wait_for_round(settings, lag):
+                return behind
+    return 0
+
+
+async def _wait_for_round(settings: SinkSettings, lag: LagReader) -> int:
+    names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
+    ends: dict[tuple[str, int], int] = {}
+    behind, deadline = -1, 0.0
+    while behind:
+        sink = (await lag.read({settings.group_id: names}))[settings.group_id]
+        ends = ends or {(place.topic, place.partition): place.end for place in sink.partitions}
+        behind_before, behind = (
+            behind,
+            sum(
+                offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0))
+                for place in sink.partitions
+            ),
+        )
+        if behind != behind_before:
+            deadline = time.monotonic() + PATIENCE_S
+        if behind and (not sink.members or time.monotonic() > deadline):
+            return behind
+        await asyncio.sleep(PAUSE_S if behind else 0)
+    return 0

@@ -1,6 +1,7 @@
 """`rollbus forget` on a real broker and ClickHouse's engine: nothing that goes on from here knows of the person."""
 
 import asyncio
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,17 @@ from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.records.steps import StepCompleted, TrainedMember
 from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.trainer.ledger.log_kafka import KafkaTrainerLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.consumers.story import Record
 from tests.services.clickhouse.test_queries import write
 from tests.services.commands import say
 from tests.services.replay.live import records, settings_of, write_settings
+from tests.services.stack.health_world import make_world, send_records, states
 from tests.services.streams.fixtures import send
 from tests.trainer.scenario import make_batch
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -96,6 +100,7 @@ def test_a_person_is_forgotten_everywhere(
     assert "removed" not in mistyped, "it would look as if somebody had been forgotten"
     output = run("forget", "--label", "user=ann")
     assert "1 are on the list of exclusions" in output
+    assert "the sink has not written" in output, "none runs"
     assert "the weights still know them" in output
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
@@ -120,6 +125,32 @@ def test_a_person_is_forgotten_everywhere(
     assert find_attempts(settings.clickhouse, namespace, ["ann", "bob"]) == {"again": "again"}
     assert "2 episodes in 2 conversations" in run("forget", "--label", "user=bob's \\ friend")
     assert rows_about("bob") == rows_about("again") == 0
+
+
+def test_what_a_slow_sink_writes_of_a_forgotten_person_is_deleted_too(
+    tmp_path: Path, kafka: str, clickhouse: tuple[str, int], namespace: str
+) -> None:
+    with make_world(tmp_path, kafka, clickhouse, namespace, sink={"linger_ms": 4_000}) as world:
+        world.rollbus("topics", "create")
+        sink = world.start("sink", "sink", "run")
+        world.until(lambda picture: states(picture) == {"sink": "working"}, "the sink does not start")
+        database = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=world.database)
+        events = [event for name in ("ann", "bob") for event in make_episode(name, start={"labels": {"user": name}})]
+        send_records(kafka, EPISODE_EVENTS.full_name(namespace), events)
+        sink.send_signal(signal.SIGSTOP)
+        forgetting = world.start("forget", "forget", "--label", "user=ann")
+        stream = settings_of(world.folder / "settings.yaml").stream_settings()
+        wait_until(lambda: asyncio.run(read_exclusions(stream))[0], "nothing is excluded")
+        sink.send_signal(signal.SIGCONT)
+        assert forgetting.wait(120) == 0
+
+        def rows_about(name: str) -> int:
+            question = f"SELECT count() FROM events WHERE episode_id = '{name}' AND kind != 'Excluded'"
+            return int(ask(database, question).rows[0][0])
+
+        assert "the sink has not written" not in world.log("forget")
+        wait_until(lambda: rows_about("bob") > 0, "the sink writes nothing")
+        assert rows_about("ann") == 0
 
 
 def test_feedback_by_alias_and_quoted_words_are_forgotten_with_a_person(

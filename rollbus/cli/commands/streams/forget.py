@@ -53,6 +53,7 @@ def forget(
     each place where their texts, ids, log-probs or labels may be: removed there, expiring by a time, or not removable,
     and why. The weights still know them: it lists the steps that used them.
     """
+    from rollbus.consumers.clickhouse.sink.status import wait_for_sink
     from rollbus.schemas.ids import trajectory_id
     from rollbus.streams.operate.forget import exclusions
     from rollbus.streams.operate.forget_on_log import steps_that_used, write_exclusions
@@ -87,9 +88,13 @@ def forget(
             f"{new_exclusions} are on the list of exclusions from now on; "
             f"{len(matches) - new_exclusions} were already on it"
         )
+        behind = asyncio.run(wait_for_sink(settings.sink_settings())) if clickhouse else 0
         rows = format_count(delete_listed(settings), "row") if clickhouse else None
         archived = format_count(forget_archived(settings, now_ms), "record")
         _print_places(settings, console, rows, archived, len(steps), now_ms)
+        if behind:
+            records = format_count(behind, "record")
+            console.print(f"the sink has not written {records} of the log: once it has, give `rollbus forget --again`")
     if steps:
         table = OutputTable("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):

@@ -11,9 +11,8 @@ There a standard error of the mean weight counts as missing, too.
 
 from collections.abc import Sequence
 from math import fsum, sqrt
-from statistics import NormalDist
 
-from rollbus.estimates.estimators import Interval
+from rollbus.estimates.estimators import Z_95, Interval
 from rollbus.estimates.overlap import Overlap
 
 MOST_BELOW_CHANCE = 3.0
@@ -36,14 +35,12 @@ def estimate_divergence(
     tokens: Sequence[int],
     *,
     overlap: Overlap,
-    confidence: float = 0.95,
 ) -> Interval:
     """Return nats per token; of each episode its weight, the log-ratio of all its tokens, and how many they are.
 
     Each error is divided by how much the estimate would lack without its episode (HC3: MacKinnon and White, Journal of
     Econometrics 29, 1985).
     """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
     clipped = [min(weight, overlap.clip) for weight in weights]
     parts = [weight * number for weight, number in zip(clipped, tokens, strict=True)]
     count = fsum(parts)
@@ -52,7 +49,7 @@ def estimate_divergence(
         (weight * ratio - value * part) / max(count - part, count / len(parts))
         for weight, ratio, part in zip(clipped, log_ratios, parts, strict=True)
     ]
-    half = z * sqrt(fsum(error * error for error in errors))
+    half = Z_95 * sqrt(fsum(error * error for error in errors))
     furthest = max(ratio / number for ratio, number in zip(log_ratios, tokens, strict=True))
     below = overlap.missing * max(0.0, value)
     above = (overlap.missing + overlap.error) * max(0.0, furthest - value)

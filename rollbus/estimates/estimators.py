@@ -26,6 +26,8 @@ from rollbus.estimates.episode import Step, WeightedEpisode, cumulative_weights
 from rollbus.estimates.expected_reward import Expected, predict_rewards
 from rollbus.estimates.overlap import Overlap, measure_overlap
 
+Z_95 = NormalDist().inv_cdf(0.975)
+"""An interval reaches so many standard errors to each side, which holds the truth in 95 % of cases."""
 BEST = "doubly_robust"
 """The estimate that a decision is made on."""
 NORMALISED = ("self_normalised", "doubly_robust")
@@ -62,18 +64,15 @@ class Estimates:
     """Rewards outside their bounds, taken as the bound."""
 
 
-def estimate_reward(
-    episodes: Sequence[WeightedEpisode], *, low: float, high: float, confidence: float = 0.95
-) -> Estimates:
+def estimate_reward(episodes: Sequence[WeightedEpisode], *, low: float, high: float) -> Estimates:
     """Return what the other version would have earned, in the reward's own unit."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
     scaled = [_scale(episode, low, high) for episode in episodes]
     outside = sum(not low <= episode.reward <= high for episode in episodes)
     rewards = [scaled_episode.reward for scaled_episode in scaled]
     overlap = measure_overlap([scaled_episode.weight for scaled_episode in scaled])
     span, equal_weights = high - low, 1.0
     has_spread = len(rewards) > 1
-    scaled_log = _mean_interval(rewards, equal_weights, z) if has_spread else Interval(fsum(rewards), 0.0, 1.0)
+    scaled_log = _mean_interval(rewards, equal_weights) if has_spread else Interval(fsum(rewards), 0.0, 1.0)
     log = _in_reward_unit(scaled_log, low, span)
     if overlap.refusal:
         return Estimates(overlap, log, {}, outside)
@@ -81,8 +80,8 @@ def estimate_reward(
     for name, terms_of in _ESTIMATORS.items():
         value, terms = terms_of(scaled, overlap.clip)
         below, above = _missing_bounds(value, overlap.missing, is_normalised=name in NORMALISED)
-        earned = _mean_interval(terms, mean_square_weight, z)
-        difference = _difference_interval(terms, rewards, mean_square_weight, z)
+        earned = _mean_interval(terms, mean_square_weight)
+        difference = _difference_interval(terms, rewards, mean_square_weight)
         widened = Interval(_clamp_to_unit(value), max(0.0, earned.low - below), min(1.0, earned.high + above))
         widened_difference = Interval(difference.value, difference.low - below, difference.high + above)
         estimates[name] = Estimate(_in_reward_unit(widened, low, span), _in_reward_unit(widened_difference, 0.0, span))
@@ -164,30 +163,28 @@ def _clipped(episodes: Sequence[WeightedEpisode], clip: float) -> list[float]:
     return [min(episode.weight, clip) for episode in episodes]
 
 
-def _mean_interval(terms: Sequence[float], mean_square_weight: float, z: float) -> Interval:
+def _mean_interval(terms: Sequence[float], mean_square_weight: float) -> Interval:
     """Return the hull of the normal interval of a mean and of Wilson's.
 
     Wilson's is the normal one of these terms and z² more episodes, half of which earn 0 and half 1. Each has the weight
     that the version's own episodes have on average: the mean square of the weights, which is count / effective.
     """
-    plain, count, added = _normal_interval(terms, z), len(terms), z * z * mean_square_weight
+    plain, count, added = _normal_interval(terms), len(terms), Z_95 * Z_95 * mean_square_weight
     middle = plain.value + added * (0.5 - _clamp_to_unit(plain.value)) / (count + added)
-    half = z * sqrt(_squared_deviations(terms) + added * mean_square_weight / 4) / (count + added)
+    half = Z_95 * sqrt(_squared_deviations(terms) + added * mean_square_weight / 4) / (count + added)
     return Interval(plain.value, min(plain.low, middle - half), max(plain.high, middle + half))
 
 
-def _difference_interval(
-    terms: Sequence[float], rewards: Sequence[float], mean_square_weight: float, z: float
-) -> Interval:
+def _difference_interval(terms: Sequence[float], rewards: Sequence[float], mean_square_weight: float) -> Interval:
     """Return the normal interval of how much more was earned; `mean_square_weight` − 1 is the weights' variance."""
     earned = _clamp_to_unit(_mean(terms))
-    added = z * z * (mean_square_weight - 1) * ((0.5 - earned) ** 2 + 0.25)
-    return _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], z, added)
+    added = Z_95 * Z_95 * (mean_square_weight - 1) * ((0.5 - earned) ** 2 + 0.25)
+    return _normal_interval([term - reward for term, reward in zip(terms, rewards, strict=True)], added)
 
 
-def _normal_interval(terms: Sequence[float], z: float, added: float = 0.0) -> Interval:
+def _normal_interval(terms: Sequence[float], added: float = 0.0) -> Interval:
     """Return the interval of a mean; `added` are squared deviations in addition to those of the terms."""
-    mean, half = _mean(terms), z * sqrt(_squared_deviations(terms) + max(0.0, added)) / len(terms)
+    mean, half = _mean(terms), Z_95 * sqrt(_squared_deviations(terms) + max(0.0, added)) / len(terms)
     return Interval(mean, mean - half, mean + half)
 
 

@@ -87,12 +87,10 @@ class Picture:
 def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Picture:
     """Return the picture of a look that `history` has taken in."""
     no_signal = {run_id: measure_no_signal(window) for run_id, window in look.windows.items()}
-    drawn_processes = [draw_process(beat, look.now_ms, limits) for beat in _recent_beats(look, limits)]
+    drawn_processes = [draw_process(beat, look.now_ms, limits) for beat in _recent_beats(look)]
     standing = _standing_by_run(drawn_processes)
     runs = [
-        draw_run(
-            run_id, steps, look.now_ms, limits, no_signal_share=no_signal.get(run_id), standing=standing.get(run_id)
-        )
+        draw_run(run_id, steps, look.now_ms, no_signal_share=no_signal.get(run_id), standing=standing.get(run_id))
         for run_id, steps in steps_by_run(look.steps).items()
     ]
     is_step_open = any(run.open_step is not None for run in runs)
@@ -104,7 +102,7 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
         *_find_nothing_alive(look, processes),
         *_find_no_ticker(look, processes),
         *find_silent(processes, look.beats),
-        *(problem for process in alive for problem in find_process_problems(process, limits)),
+        *(problem for process in alive for problem in find_process_problems(process)),
         *find_low_disks(processes),
         *(problem for group in groups for problem in find_lag_problems(group, history, limits)),
         *(
@@ -137,7 +135,7 @@ def add_traffic(picture: Picture, newest_episode_ms: int, limits: AlarmLimits) -
     return replace(picture, problems=tuple(explain_no_step(problem, age_ms, limits) for problem in picture.problems))
 
 
-def _recent_beats(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
+def _recent_beats(look: Look) -> Iterable[Beat]:
     for beat in look.beats:
         if look.now_ms - beat.taken_ms <= FORGET_MS:
             yield beat

@@ -92,14 +92,13 @@ async def read_from(
     connection: KafkaConnection,
     starts: Mapping[TopicPartition, int],
     *,
-    what: str = "",
     newest: int | None = None,
 ) -> AsyncGenerator[Any, None]:
     """Yield records from these offsets, or from what is left, to the present end: one partition after the other.
 
     With `newest` not more than so many offsets of each.
     """
-    async with open_reader(connection, what or f"reading {_names(starts)}") as consumer:
+    async with open_reader(connection, f"reading {_names(starts)}") as consumer:
         assign_paused(consumer, starts)
         bounds = await read_bounds(consumer, starts)
         for place, (begin, end) in bounds.items():

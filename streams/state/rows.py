@@ -25,8 +25,8 @@ FLOAT: RowCodec[float] = RowCodec(1, _FLOAT.pack, {1: lambda data: float(_FLOAT.
 INT: RowCodec[int] = RowCodec(1, _INT.pack, {1: lambda data: int(_INT.unpack(data)[0])})
 
 
-def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V], *, version: int = 1) -> RowCodec[V]:
-    """Rows as compact JSON of a plain value; `from_plain` reads every version up to this one."""
+def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V]) -> RowCodec[V]:
+    """Return a codec that writes a row as the compact JSON of a plain value."""
 
     def encode(row: V) -> bytes:
         return _COMPACT.encode(to_plain(row)).encode()
@@ -34,7 +34,7 @@ def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V], *, 
     def decode(data: bytes) -> V:
         return from_plain(json.loads(data))
 
-    return RowCodec(version, encode, dict.fromkeys(range(1, version + 1), decode))
+    return RowCodec(1, encode, {1: decode})
 
 
 def kept_record(data: bytes) -> Any:

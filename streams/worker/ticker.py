@@ -57,12 +57,11 @@ class Ticker:
         settings: StreamSettings,
         configs: Sequence[ConfigApplied] = (),
         *,
-        clock: Callable[[], int] = wall_clock_ms,
         on_fatal: OnEnd = report_end,
         runs_here: Callable[[], Collection[tuple[str, int]]] = lambda: (),
     ) -> None:
         """`runs_here` names the stages and partitions that report to this ticker in memory."""
-        self._settings, self._configs, self._clock, self._runs_here = settings, configs, clock, runs_here
+        self._settings, self._configs, self._runs_here = settings, configs, runs_here
         self._on_fatal = on_fatal
         self._log = TickerLog(settings)
         self._active = asyncio.Event()
@@ -184,7 +183,7 @@ class Ticker:
     def _next_pulse(self, now_s: float) -> Pulse:
         tick = next_tick(
             self.last,
-            wall_clock_ms=self._clock(),
+            wall_clock_ms=wall_clock_ms(),
             interval_ms=self._pace.take_tick(now_s=now_s),
             nonce=secrets.token_hex(NONCE_BYTES),
         )

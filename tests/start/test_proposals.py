@@ -109,7 +109,7 @@ def write_changes(path: Path) -> None:
     """Let `rollbus start` write one proposed change into a settings file."""
     source = SettingsFile(path)
     proposal = Proposal(("scoring", "rewards"), [{"type": "feedback", "name": "right"}], "reports come")
-    _offer(source, source.load(), [proposal], may_ask=False, yes=True)
+    _offer(source, [proposal], may_ask=False, yes=True)
 
 
 def test_a_settings_file_of_its_user_alone_stays_so(tmp_path: Path) -> None:

@@ -149,10 +149,10 @@ class ClickHouse:
             result = client.query(sql, parameters=dict(parameters or {}), settings=free_settings)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
-    def insert(self, table: str, rows: "Sequence[Row]", *, token: str | None = None) -> None:
+    def insert(self, table: str, rows: "Sequence[Row]") -> None:
         """Insert rows that all have the same columns; returns once they are written."""
         if rows:
-            self.insert_in_turn(deque([Insert(table, rows, token)]))
+            self.insert_in_turn(deque([Insert(table, rows)]))
 
     def insert_in_turn(self, waiting: deque[Insert]) -> None:
         """Insert one after the other, and remove what is written from `waiting`; after an error it holds the rest.

@@ -49,14 +49,14 @@ def read_blocks(stream: Any) -> Iterator[Any]:
         yield result
 
 
-def read_ahead(stream: Any, limit: int = WHOLE_BYTES) -> tuple[list[Any], Iterator[Any] | None]:
-    """Return the first blocks up to a size, and an iterator of the others, or None if there are no others."""
+def read_ahead(stream: Any) -> tuple[list[Any], Iterator[Any] | None]:
+    """Return the first blocks, up to WHOLE_BYTES, and an iterator of the others, or None if there are no others."""
     first_blocks, size_bytes = [], 0
     blocks = read_blocks(stream)
     for block in blocks:
         first_blocks.append(block)
         size_bytes += len(block.bytes())
-        if size_bytes > limit:
+        if size_bytes > WHOLE_BYTES:
             next_block = next(blocks, None)
             return first_blocks, None if next_block is None else chain([next_block], blocks)
     return first_blocks, None

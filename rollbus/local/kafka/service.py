@@ -16,7 +16,7 @@ from pathlib import Path
 from rollbus.local.kafka.config import LOG4J, server_properties
 from rollbus.local.kafka.jars import find_jars, find_java
 from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import Service
+from rollbus.local.process.service import ANSWER_S, Service
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.stack_settings import HOST
@@ -96,10 +96,10 @@ def is_formatted(data: Path) -> bool:
     return True
 
 
-def is_healthy(bootstrap_servers: str, *, timeout_s: float = 5.0) -> bool:
+def is_healthy(bootstrap_servers: str) -> bool:
     """Whether a client gets metadata from the broker. In a thread, as the caller may be inside an event loop."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(_answers(bootstrap_servers, timeout_s))).result()
+        return thread.submit(lambda: asyncio.run(_answers(bootstrap_servers))).result()
 
 
 def new_cluster_id() -> str:
@@ -121,16 +121,16 @@ def _format(base: list[str], properties: Path, cluster_id: str) -> None:
     logger.info("formatted Kafka storage cluster_id=%s properties=%s", cluster_id, properties)
 
 
-async def _answers(bootstrap_servers: str, timeout_s: float) -> bool:
+async def _answers(bootstrap_servers: str) -> bool:
     from rollbus.runtime.kafka.clients import new_admin, running  # where no broker runs, nobody needs the client
 
     kafka_logger = logging.getLogger("aiokafka")
     level = kafka_logger.level
     kafka_logger.setLevel(logging.CRITICAL)  # a broker that is not there yet is not an error here
     connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
-    admin = new_admin(connection, request_timeout_ms=int(timeout_s * 1000))
+    admin = new_admin(connection, request_timeout_ms=int(ANSWER_S * 1000))
     try:
-        async with asyncio.timeout(timeout_s), running(connection, admin):
+        async with asyncio.timeout(ANSWER_S), running(connection, admin):
             return bool((await admin.describe_cluster())["brokers"])
     except (UnavailableError, TimeoutError):
         return False

@@ -25,6 +25,8 @@ from rollbus.stack_settings import HOST
 
 START_TIMEOUT_S = 90.0
 """Kafka and ClickHouse take three seconds on an idle machine; this is enough for one that is busy with a build."""
+ANSWER_S = 5.0
+"""How long a service may take to answer before it counts as not healthy."""
 LOG_LINES_SHOWN = 12
 
 
@@ -108,11 +110,9 @@ class ServiceProcess:
             self.identity = None
 
 
-def answers_http(
-    port: int, path: str, *, body: bytes | None = None, token: str | None = None, timeout_s: float = 5.0
-) -> bool:
+def answers_http(port: int, path: str, *, body: bytes | None = None, token: str | None = None) -> bool:
     """Whether a GET on loopback, with this token if one is given, is answered with 200, and with this body if so."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
     try:
         connection.request("GET", path, headers={} if token is None else {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

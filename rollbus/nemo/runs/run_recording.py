@@ -26,15 +26,13 @@ FLUSH_S = 60.0
 class RunRecording:
     """The recorder, and its episodes' events."""
 
-    def __init__(
-        self, namespace: str, sink: EventSink | None = None, *, producer: str = "finetune", processed: bool = False
-    ) -> None:
+    def __init__(self, namespace: str, sink: EventSink | None = None, *, processed: bool = False) -> None:
         """`sink` is the bus; without it nothing leaves the process. `processed` is what the log-probs are of."""
         self._tee = _Tee(sink or MemorySink())
         self.recorder: Recorder = init(
             sink=self._tee,
             namespace=namespace,
-            producer=producer,
+            producer="finetune",
             environment="finetune",
             logprob_mode="processed" if processed else "raw",
         )

@@ -194,7 +194,7 @@ def _describe_silence(process: ProcessHealth, *, is_frozen: bool) -> tuple[str, 
     return what, f"{remedy}; {RUNBOOK}#silence"
 
 
-def find_process_problems(process: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
+def find_process_problems(process: ProcessHealth) -> Iterable[Problem]:
     """Yield what a living process says, or shows, that is wrong."""
     if process.state == "waiting":
         what = f"{process.name} beats, but its work has not moved for {say_duration(process.waiting_ms)}"

@@ -59,7 +59,6 @@ def draw_run(
     run_id: str,
     steps: Sequence[StepRecord],
     now_ms: int,
-    limits: AlarmLimits,
     *,
     no_signal_share: float | None = None,
     standing: str | None = None,

@@ -57,9 +57,9 @@ class TokenScores:
 class Learner:
     """The weights in training, their optimizer, and which version they are."""
 
-    def __init__(self, config: ModelConfig, *, device: str = "cpu", loader: ModelLoader | None = None) -> None:
+    def __init__(self, config: ModelConfig, *, loader: ModelLoader | None = None) -> None:
         self.config = config
-        self.loader = loader or ModelLoader(config, device=device)
+        self.loader = loader or ModelLoader(config)
         self.model: nn.Module = self.loader.fresh()
         self.masters = MasterWeights(self.model)
         self.version: int | None = None

@@ -59,7 +59,7 @@ def start(source: SettingsFile, yes: bool, wait_s: float | None) -> None:
         _show_funnels(console, status)
         proposals = find_proposals(status.funnels)
         if proposals:
-            _offer(source, settings, proposals, may_ask=is_interactive, yes=yes)
+            _offer(source, proposals, may_ask=is_interactive, yes=yes)
         echo("`rollbus status` shows this again, `rollbus top` keeps looking, and `rollbus down` ends what runs here")
     if refusal is not None and not is_interactive:  # a script goes on only with what it asked for
         raise refusal
@@ -171,9 +171,7 @@ def _show_funnels(console: Console, status: "NamespaceStatus") -> None:
         console.print(render_funnel(funnel))
 
 
-def _offer(
-    source: SettingsFile, settings: Settings, proposals: "Sequence[Proposal]", *, may_ask: bool, yes: bool
-) -> None:
+def _offer(source: SettingsFile, proposals: "Sequence[Proposal]", *, may_ask: bool, yes: bool) -> None:
     """Show the changes, write them if that is wanted, and let the processes that read them start again."""
     from rollbus.settings import Settings as Model
     from rollbus.settings_file import load_settings

@@ -112,7 +112,7 @@ class Capture:
             server=server,
         )
         episode.record(exchange, current_function() or episode.function)
-        episode.end_if_of_call()
+        episode.end_if_of_one_call()
 
 
 @dataclass(slots=True)
@@ -291,7 +291,7 @@ class RecordedCall:
         episode, self._is_late = self.episode, True
         episode.remove_open_answer(self)
         self.episode = self._capture.episodes.join(episode.id, episode.started_at_ms)
-        self.episode.of_call = True
+        self.episode.is_of_one_call = True
         self.episode.add_open_answer(self)
         self._capture.outbox.counts.add("calls_ended_late")
 
@@ -319,7 +319,7 @@ class RecordedCall:
             server=self._server,
         )
         self.episode.record(exchange, self._function)
-        self.episode.end_if_of_call()
+        self.episode.end_if_of_one_call()
 
     def cut(self, *, is_stream: bool) -> Cut | None:
         """Return what takes out of the answer what the application did not ask for; None where it asked for all."""

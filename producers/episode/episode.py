@@ -10,14 +10,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypedDict
-from urllib.parse import quote
 
 from rollbus.producers.episode.functions import current_function
+from rollbus.producers.episode.headers import (
+    EPISODE_HEADER,
+    FUNCTION_HEADER,
+    NOT_SAMPLED,
+    STARTED_HEADER,
+    header_text,
+)
 from rollbus.producers.episode.late_turns import OTHER_BYTES, LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.episode.outbox import Outbox, address_of, root_of
 from rollbus.producers.episode.rewards import (
     KEYED,
-    MOST_CHARACTERS,
+    MAX_MESSAGE_CHARACTERS,
     complete_report,
     encodable_texts,
     hosts_name,
@@ -48,12 +54,10 @@ from rollbus.schemas.topics import ALIASES
 
 MAX_ERROR_CHARACTERS = 500
 QUEUE_FULL = "queue_full"
-LARGEST_CHARACTER = 8
-"""Bytes, with room for a model that writes the same arguments with other spaces."""
-MISSED = ("calls_outside_episode", "hook_errors")
+MAX_CHARACTER_BYTES = 8
+"""Of a record: UTF-8 takes 4 at most. The rest is room for the arguments as the model wrote them, with more spaces."""
+MISS_KINDS = ("calls_outside_episode", "hook_errors")
 """Why an episode may lack something: calls in no episode, or failures of ours, while it was open."""
-NOT_SAMPLED = {"rollbus-sampled": "0"}
-"""What goes along instead of an episode that is not recorded: nor is what another process does for it."""
 
 
 class ToolFields(TypedDict, total=False):
@@ -67,14 +71,14 @@ class ToolFields(TypedDict, total=False):
 
 
 class Abandonable(Protocol):
-    """A call whose answer is awaited, or a stream that is still being read."""
+    """A call that waits for its answer, or a stream that is still being read."""
 
     def abandon(self) -> None:
-        """Record it as far as it came."""
+        """Record the answer as far as it came."""
 
 
 class Episode:
-    """A handle; made by `Recorder.episode`, `start` or `attach`."""
+    """A handle on one episode; `Recorder.episode`, `start` and `attach` make it."""
 
     def __init__(
         self,
@@ -99,26 +103,26 @@ class Episode:
         """Whether events of it are still taken: it is sampled, and neither dropped nor ended."""
         self.calls_captured = 0
         """Calls of recorded clients so far: a hook above learns from it that its call is recorded."""
-        self.nothing = False
+        self.is_placeholder = False
         """Whether it is a handle without an episode, which hides no episode around it."""
-        self.of_call = False
-        """Whether it is one call's, and ends with it."""
+        self.is_of_one_call = False
+        """Whether it was opened for a single call, and ends with it."""
         self.function = ""
-        """Of the process it was attached from; for calls that no `function` block here names."""
+        """As the headers of another process name it; for calls that no `function` block here names."""
         self.traceparent: str | None = None
         self.labels: Mapping[str, str] = {}
-        """As they were written; empty for an episode of another process."""
+        """As its start has them; empty for an episode of another process."""
         self.outbox = outbox
         self.owner = owner
         """Whether this process started the episode."""
         self._writer_id, self._sequence = writer_id, 0
         self._other_writers: set[str] = set()
         self.memory = TurnMemory()
-        """What its turns have carried; the delivery thread's."""
+        """What its turns have carried; only the delivery thread uses it."""
         self._conversation: str | None = None
-        """Its alias, until this episode is declared as the next one of it."""
+        """The alias of its conversation, until this episode is declared as the next one of it."""
         self._open_answers: dict[Abandonable, None] = {}
-        self._before = self._missed()
+        self._misses_at_start = self._count_misses()
         self._lock = threading.RLock()
 
     def ancestry(self) -> "Iterator[Episode]":
@@ -190,10 +194,10 @@ class Episode:
 
     def _headers(self) -> dict[str, str]:
         if not self.sampled or self.dropped:
-            return dict(NOT_SAMPLED) if self.outbox.settings.enabled and not self.nothing else {}
-        headers = {"rollbus-episode": header_text(self.id), "rollbus-started": str(self.started_at_ms)}
+            return dict(NOT_SAMPLED) if self.outbox.settings.enabled and not self.is_placeholder else {}
+        headers = {EPISODE_HEADER: header_text(self.id), STARTED_HEADER: str(self.started_at_ms)}
         if function := current_function() or self.function:
-            headers["rollbus-function"] = header_text(function)
+            headers[FUNCTION_HEADER] = header_text(function)
         if self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
         return headers
@@ -201,12 +205,12 @@ class Episode:
     def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
         """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow.
 
-        Of the error's text so much is kept as `MAX_ERROR_CHARACTERS` says.
+        The error's text is cut after `MAX_ERROR_CHARACTERS`.
         """
         self.outbox.guard.call("end", self._end, stop_reason, error, default=None)
 
     def pause(self, name: str) -> None:
-        """Leave it open for another writer, which finds it by this name; see `Recorder.pause`."""
+        """Leave the episode open for another writer, which finds it by this name; see `Recorder.pause`."""
         self.outbox.guard.call("pause", self._pause, name, default=None)
 
     def take_over(self, paused: "Episode") -> None:
@@ -304,7 +308,7 @@ class Episode:
             "error": outbox.redacted_error(readable_text(error)),
         }
         size = sum(len(text or "") for text in texts.values())
-        if fields["tool_call_id"] is not None or size > outbox.settings.max_record_bytes // LARGEST_CHARACTER:
+        if fields["tool_call_id"] is not None or size > outbox.settings.max_record_bytes // MAX_CHARACTER_BYTES:
             return self.emit(ToolCalled, {**fields, **texts})
         return self._emit_tool(encodable_texts({**fields, **texts}), size)
 
@@ -349,8 +353,10 @@ class Episode:
             return
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
         words = self.outbox.redacted(text_of(message), "messages")
-        declared = AliasDeclared(**fields, alias=alias, conversation=True, message=words and words[:MOST_CHARACTERS])
-        self.outbox.submit(ALIASES, alias, declared, episode_id="")
+        if words is not None:
+            words = words[:MAX_MESSAGE_CHARACTERS]
+        declaration = AliasDeclared(**fields, alias=alias, conversation=True, message=words)
+        self.outbox.submit(ALIASES, alias, declaration, episode_id="")
 
     def _exclude(self, reason: str) -> None:
         reason = self.outbox.redacted(text_of(reason), "comments") or ""
@@ -360,9 +366,9 @@ class Episode:
         envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
         self.outbox.submit(*self._address, Excluded(**envelope, reason=reason), episode_id="")
 
-    def end_if_of_call(self) -> None:
-        """End an episode that is one call's."""
-        if self.of_call:
+    def end_if_of_one_call(self) -> None:
+        """End an episode that was opened for a single call."""
+        if self.is_of_one_call:
             self.end()
 
     def _pause(self, name: str) -> None:
@@ -385,26 +391,25 @@ class Episode:
             if not self.recording:
                 return
             if self.owner:
-                whole = self.outbox.redacted_error(text_of(error))
-                text = (
-                    whole and whole[:MAX_ERROR_CHARACTERS]
-                )  # only now: a secret that is cut in half would not be recognised
+                error_text = self.outbox.redacted_error(text_of(error))
+                if error_text is not None:  # cut after redaction, which would not recognise half a secret
+                    error_text = error_text[:MAX_ERROR_CHARACTERS]
                 writers = tuple(sorted({self._writer_id, *self._other_writers}))
-                self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
+                self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": error_text, "writer_ids": writers})
             self.close_writer()
 
     def close_writer(self, *, even_if_silent: bool = False, paused: bool = False) -> None:
         """Say how many events this process wrote; nothing of it may follow, but another writer's if it is paused."""
         with self._lock:
             if self.recording and (self._sequence or even_if_silent):
-                missed = zip(MISSED, self._before, self._missed(), strict=True)
-                partial = tuple(name for name, before, now in missed if now > before)
+                misses = zip(MISS_KINDS, self._misses_at_start, self._count_misses(), strict=True)
+                partial = tuple(kind for kind, at_start, now in misses if now > at_start)
                 self.emit(WriterClosed, {"count": self._sequence, "partial": partial, "paused": paused})
             self.ended, self.recording = True, False
 
-    def _missed(self) -> tuple[int, int]:
-        """Return what this process has missed so far, by kind: it cannot say of which episode."""
-        return self.outbox.counts.get(MISSED[0]), self.outbox.guard.trouble
+    def _count_misses(self) -> tuple[int, int]:
+        """Return how much this process has missed so far, by kind: it cannot say of which episode."""
+        return self.outbox.counts.get(MISS_KINDS[0]), self.outbox.guard.failure_count
 
     def emit(self, record: type[Event], fields: Mapping[str, Any]) -> str | None:
         """Write the next event of this writer and return its id; None where the episode is not recorded (any more)."""
@@ -449,18 +454,18 @@ class Episode:
         )
 
     def add_open_answer(self, answer: Abandonable) -> None:
-        """Remember an answer, to record it at the episode's end if it has not come, or is not read, to its own."""
+        """Remember an answer that is not complete, so that the end of the episode records what came of it."""
         self._open_answers[answer] = None
 
     def remove_open_answer(self, answer: Abandonable) -> None:
-        """Forget an answer, which is recorded or goes on in another way."""
+        """Forget an answer that is recorded, or that another writer records."""
         self._open_answers.pop(answer, None)
 
     def forget_open_answers(self) -> None:
         """Leave what is still being read to another writer."""
         self._open_answers.clear()
 
-    def joined_by(self, writer_id: str) -> None:
+    def add_writer(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""
         self._other_writers.add(writer_id)
 
@@ -469,8 +474,8 @@ class Episode:
         """The writers of this process that have written anything; for another process that ends the episode."""
         return tuple(sorted({*self._other_writers, *([self._writer_id] if self._sequence else [])}))
 
-    def let_go(self, late: "Episode") -> None:
-        """Do without a late writer that has nothing to write."""
+    def discard_writer(self, late: "Episode") -> None:
+        """Do without a late writer of this episode that has nothing to write."""
         with self._lock:
             if self.ended:
                 late.close_writer(even_if_silent=True)
@@ -488,13 +493,3 @@ class Episode:
     def __repr__(self) -> str:
         """Name the episode, nothing of its content."""
         return f"<Episode {self.id} task={self.task!r}>"
-
-
-def is_unsampled(headers: Mapping[str, Any]) -> bool:
-    """Say whether headers (with names in lower case) come from an episode that is not recorded."""
-    return all(headers.get(name) == value for name, value in NOT_SAMPLED.items())
-
-
-def header_text(value: Any) -> str:
-    """Return an id or a name as ASCII that an HTTP header carries unchanged, percent-encoded; `unquote` undoes it."""
-    return quote(text_of(str(value)) or "", safe="/:@")

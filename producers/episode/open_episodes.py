@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from rollbus.producers.episode import context, tracing
-from rollbus.producers.episode.episode import Episode, is_unsampled
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.headers import EPISODE_HEADER, FUNCTION_HEADER, STARTED_HEADER, is_unsampled
 from rollbus.producers.episode.outbox import CHILD_SEPARATOR, Outbox
 from rollbus.producers.episode.rewards import hosts_name, nonempty_text
 from rollbus.producers.episode.sampling import is_sampled
@@ -66,7 +67,7 @@ class OpenEpisodes:
     def current(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
         episode = context.current_episode()
-        while episode is not None and (episode.outbox is not self._outbox or episode.nothing):
+        while episode is not None and (episode.outbox is not self._outbox or episode.is_placeholder):
             episode = episode.parent
         run = None if self.spans is None else self.spans.current_run()
         if run is not None and (episode is None or episode in run.ancestry()):
@@ -79,7 +80,7 @@ class OpenEpisodes:
             return None
         fields = {"example_id": None, "group_id": None, "agent": self._outbox.settings.agent}
         episode = self.open(self.task_of_calls, None, None, fields, None)
-        episode.of_call = True
+        episode.is_of_one_call = True
         return episode
 
     def open(
@@ -137,14 +138,14 @@ class OpenEpisodes:
         if not isinstance(origin, Mapping):
             return self.join(nonempty_text(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
-        if not headers.get("rollbus-episode"):
+        if not headers.get(EPISODE_HEADER):
             silent = self.silent(None)
-            silent.parent, silent.nothing = self.current(), not is_unsampled(headers)
+            silent.parent, silent.is_placeholder = self.current(), not is_unsampled(headers)
             return silent
-        started_at = headers.get("rollbus-started", "")
+        started_at = headers.get(STARTED_HEADER, "")
         is_time = started_at.isdecimal() and len(started_at) <= TIME_DIGITS
-        episode = self.join(unquote(headers["rollbus-episode"]), int(started_at) if is_time else 0)
-        episode.function = unquote(headers.get("rollbus-function", ""))
+        episode = self.join(unquote(headers[EPISODE_HEADER]), int(started_at) if is_time else 0)
+        episode.function = unquote(headers.get(FUNCTION_HEADER, ""))
         episode.traceparent = tracing.valid_traceparent(headers.get(tracing.TRACEPARENT))
         return episode
 
@@ -153,7 +154,7 @@ class OpenEpisodes:
         writer_id = self._new_id()
         for open_episode in self:
             if open_episode.id == episode_id:
-                open_episode.joined_by(writer_id)
+                open_episode.add_writer(writer_id)
         episode = self._part_of(episode_id, writer_id, started_at_ms)
         self._know(episode)
         return episode
@@ -205,7 +206,7 @@ class OpenEpisodes:
     def close_joined(self) -> None:
         """Close this process's parts of the episodes that others end, and its episodes of a single call."""
         for episode in self:
-            if not episode.owner or episode.of_call:
+            if not episode.owner or episode.is_of_one_call:
                 episode.end()
 
     def after_fork(self) -> None:

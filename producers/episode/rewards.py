@@ -19,7 +19,7 @@ NEXT_TURN = "next_turn"
 REWARD = "reward"
 """Name of a report where the caller gives none."""
 REPLY: Signal = "reply"
-MOST_CHARACTERS = 4_000
+MAX_MESSAGE_CHARACTERS = 4_000
 """Of the user's next message, in the record that links it to the turn before; its own turn has it whole."""
 
 

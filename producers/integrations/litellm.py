@@ -108,16 +108,16 @@ class RollbusLogger(CustomLogger):
                 self._recorder.outbox.count_call_outside()
             return
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
-        model_call = context.watch_call(on_captured=lambda: self._let_go(episode, late))
+        model_call = context.watch_call(on_captured=lambda: self._discard_writer(episode, late))
         call = _Call(late, current_function(), model_call, _request(kwargs), time.monotonic())
         late.add_open_answer(call)
         self._open[str(kwargs["litellm_call_id"])] = call
         self._abandon_late()
 
-    def _let_go(self, episode: Episode, late: Episode) -> None:
+    def _discard_writer(self, episode: Episode, late: Episode) -> None:
         """Do without a writer of its own: a wrapped client records the call."""
         late.forget_open_answers()
-        episode.let_go(late)
+        episode.discard_writer(late)
 
     def _abandon_late(self) -> None:
         """Close the writers of calls that LiteLLM has forgotten."""

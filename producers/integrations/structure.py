@@ -155,7 +155,7 @@ class Structure:
                 self._recorder.pause(run.thread, run.episode)
             else:
                 run.episode.end(*stop_reason_of(error))
-            run.episode.nothing = True  # in a context that was not left it hides no episode around it
+            run.episode.is_placeholder = True  # in a context that was not left it hides no episode around it
 
     def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
         """A model is about to be called in this very context; `function` is the part of the agent that asks."""

@@ -33,10 +33,11 @@ from rollbus.producers.capture.answer_tap import AnswerTap
 from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.call import Capture, RecordedCall, RefusedByKind
 from rollbus.producers.capture.endpoints import find_endpoint
-from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.headers import EPISODE_HEADER, FUNCTION_HEADER, NOT_SAMPLED, STARTED_HEADER
 from rollbus.producers.episode.rewards import complete_report
 from rollbus.producers.proxy import relay
-from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Desk, Episodes, UnknownEpisodeError
+from rollbus.producers.proxy.episodes import Desk, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.sending.counters import CONTENT_TYPE, prometheus_text
 from rollbus.producers.turns.answer import count_of, text_of
@@ -269,7 +270,7 @@ class Proxy:
         return _Stream(response.aiter_bytes(), response, ExitStack())
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
-        ours = {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
+        ours = {EPISODE_HEADER, STARTED_HEADER, FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
         dropped_headers = ours | _hop_by_hop(",".join(request.headers.getlist("connection")))
         headers = [(name, value) for name, value in request.headers.items() if name not in dropped_headers]
         headers = self._with_key(headers)

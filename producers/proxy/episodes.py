@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from rollbus.producers.episode.episode import Episode, is_unsampled
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.headers import EPISODE_HEADER, is_unsampled
 from rollbus.producers.recorder import Recorder
 
-HEADER = "rollbus-episode"
-FUNCTION_HEADER = "rollbus-function"
 MAX_OPEN = 10_000
 """Episodes opened here whose end has not come; beyond it the oldest is ended as timed out."""
 DELIVERY_TIMEOUT_S = 0.25
@@ -62,7 +61,7 @@ class Episodes:
 
     def of_request(self, headers: Mapping[str, str], episode_id: str | None) -> AbstractContextManager[Episode | None]:
         """Return a block in which the request's episode is known; None where it is not recorded."""
-        if HEADER in headers:
+        if EPISODE_HEADER in headers:
             return self._recorder.attach(headers)
         if episode_id is not None:
             return nullcontext(self.get(episode_id))

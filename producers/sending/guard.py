@@ -30,11 +30,11 @@ class HostGuard:
     def __init__(self, counters: Counters) -> None:
         """Count into these counters."""
         self.counters = counters
-        self.trouble = 0
+        self.failure_count = 0
         """Failures and skipped calls so far, but for reports: what was recorded meanwhile may lack something."""
         self._logged: dict[str, float] = {}
-        self._failures: dict[str, int] = {}
-        """Failures in a row, by hook and function."""
+        self._failures_in_a_row: dict[str, int] = {}
+        """By hook and function."""
 
     def call(self, hook: str, function: Callable[..., Result], /, *args: Any, default: Result, **kwargs: Any) -> Result:
         """Return what the function returns, or the default where it raises or is switched off."""
@@ -44,10 +44,10 @@ class HostGuard:
         try:
             result = function(*args, **kwargs)
         except Exception as error:  # whatever it is, the host must not see it
-            self._failed_again(hook, key, error)
+            self._count_in_a_row(hook, key, error)
             return default
-        if self._failures:
-            self._failures.pop(key, None)
+        if self._failures_in_a_row:
+            self._failures_in_a_row.pop(key, None)
         return result
 
     async def call_async(
@@ -60,31 +60,31 @@ class HostGuard:
         try:
             result = await function(*args, **kwargs)
         except Exception as error:
-            self._failed_again(hook, key, error)
+            self._count_in_a_row(hook, key, error)
             return default
-        if self._failures:
-            self._failures.pop(key, None)
+        if self._failures_in_a_row:
+            self._failures_in_a_row.pop(key, None)
         return result
 
     def _is_switched_off(self, hook: str, key: str) -> bool:
         """Say whether a function has failed too often; a call that is skipped is counted."""
-        if not self._failures or self._failures.get(key, 0) < MOST_FAILURES:
+        if not self._failures_in_a_row or self._failures_in_a_row.get(key, 0) < MOST_FAILURES:
             return False
-        self.trouble += 1
+        self.failure_count += 1
         self.counters.add(f"hook_calls_skipped.{hook}")
         return True
 
-    def _failed_again(self, hook: str, key: str, error: Exception) -> None:
+    def _count_in_a_row(self, hook: str, key: str, error: Exception) -> None:
         self.failed(hook, error)
         if hook != FRAMEWORKS:
             return
-        self._failures[key] = failures = self._failures.get(key, 0) + 1
+        self._failures_in_a_row[key] = failures = self._failures_in_a_row.get(key, 0) + 1
         if failures == MOST_FAILURES:
             self._log("rollbus: %s failed %d times in a row and is switched off: %r", hook, MOST_FAILURES, error)
 
     def failed(self, hook: str, error: BaseException) -> None:
         """Count and log one failure of a hook; cannot raise itself."""
-        self.trouble += hook != REPORT
+        self.failure_count += hook != REPORT
         try:
             self.counters.add(f"hook_errors.{hook}")
             now = time.monotonic()

@@ -141,7 +141,7 @@ class EpisodeExporter(BaseExporter):
             episode.end("error", text)
         else:
             episode.end(*stop_reason_of(error))
-        episode.nothing = True  # in a context that was not left it hides no episode around it
+        episode.is_placeholder = True  # in a context that was not left it hides no episode around it
 
     async def _cleanup(self) -> None:
         """End an episode that neither a result nor the workflow's own function has ended."""

@@ -97,7 +97,7 @@ def capture(
         reports = list(read_ended(folder))
         if episode is not None:
             for writer_id in (writer_id for report in reports for writer_id in report.writer_ids):
-                episode.joined_by(writer_id)
+                episode.add_writer(writer_id)
             episode.end(*_stop_reason(code))
         recorder.close(time_left(reports, EXIT_DEADLINE_S, is_healthy=recorder.healthy))
         echo(_describe(folder, reports, recorder.counters), err=True)

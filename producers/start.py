@@ -1,8 +1,8 @@
 """`init`: settings and addresses to a running recorder.
 
-What the delivery thread needs is imported here, in the thread of the caller. While a thread of ours imported aiokafka,
-which defines a Protocol of an Iterable, the application's `isinstance(None, Iterable)` could be true, and Python keeps
-the answer; and a process that was forked meanwhile waited for ever for the module.
+What the delivery thread needs is imported here, in the thread of the caller, because an import of aiokafka in another
+thread does harm. aiokafka defines a Protocol of an Iterable: meanwhile the application's `isinstance(None, Iterable)`
+can be true, and Python keeps the answer. And a process that is forked during the import waits for the module for ever.
 """
 
 import os
@@ -56,13 +56,14 @@ def init(
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
     that does not answer is not an error: events wait in memory, within the queue's bounds, or on disk in
-    `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key. All else
-    is signed with a principal's `token`: ROLLBUS_TOKEN, or that of agents of the stack on this machine.
+    `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key.
+    Everything else is signed with `token`, a principal's: by default ROLLBUS_TOKEN, or else the agents' token of the
+    stack on this machine.
     Calls for a model in `route` ask for the version that was decided for the episode, such as `agent@212`.
     """
     connection = security or KafkaConnection()
     if bootstrap_servers is not None and sink is None and enabled:
-        connection = _at(connection, bootstrap_servers)
+        connection = _replace_address(connection, bootstrap_servers)
     settings = RecorderSettings(
         namespace=namespace,
         producer=producer,
@@ -83,10 +84,10 @@ def init(
     counters = Counters()
 
     if not enabled:
-        return Recorder(settings, MemorySink, counters=counters)  # nothing comes to it
-    make_sink = _kafka_sinks(connection, producer, reward_keys, token) if sink is None else lambda: sink
+        return Recorder(settings, MemorySink, counters=counters)  # a disabled recorder sends nothing
+    make_sink = _prepare_kafka_sink(connection, producer, reward_keys, token) if sink is None else lambda: sink
     if spool_folder is not None:
-        make_sink = _spooled(make_sink, Path(spool_folder), spool_bytes, counters)
+        make_sink = _add_spool(make_sink, Path(spool_folder), spool_bytes, counters)
         process_hooks.flush_all_on_sigterm()
     recorder = Recorder(settings, make_sink, counters=counters)
     if route:
@@ -97,30 +98,30 @@ def init(
     return recorder
 
 
-def _kafka_sinks(
+def _prepare_kafka_sink(
     connection: KafkaConnection, producer: str, reward_keys: Mapping[str, str] | None, token: str | None
 ) -> MakeSink:
     from rollbus.producers.sending.kafka_sink import KafkaSink
 
     principal_token = token or find_own_token(connection.bootstrap_servers)
     if principal_token and split_token(principal_token) is None:
-        raise ConfigurationError("`token` is none of a principal; `rollbus token create NAME` prints one")
+        raise ConfigurationError("`token` is not the token of a principal; `rollbus token create NAME` prints one")
     name = f"rollbus-{producer or 'producer'}"
     return lambda: KafkaSink(connection, client_id=name, reward_keys=reward_keys, token=principal_token)
 
 
-def _spooled(make_direct: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:
-    """Return what makes a sink with a spool of this process's own."""
+def _add_spool(make_direct_sink: MakeSink, folder: Path, quota_bytes: int, counters: Counters) -> MakeSink:
+    """Return the maker of a sink with a spool that only this process writes."""
     from rollbus.producers.sending.spool import Spool
     from rollbus.producers.sending.spool_sink import SpoolSink
 
     def make_spool() -> Spool:
         return Spool(folder, owner=f"{os.getpid()}-{uuid.uuid4().hex[:8]}", quota_bytes=quota_bytes)
 
-    return lambda: SpoolSink(make_direct, make_spool, counters)
+    return lambda: SpoolSink(make_direct_sink, make_spool, counters)
 
 
-def _at(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:
+def _replace_address(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:
     """Return the connection with another address; raises ConfigurationError for what is not an address."""
     try:
         return KafkaConnection.model_validate({**dict(connection), "bootstrap_servers": bootstrap_servers})

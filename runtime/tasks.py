@@ -29,14 +29,14 @@ def start_task(
     """Start a task; `on_end` hears of its error, and of any end but a cancellation if it is `endless`."""
     task = asyncio.create_task(work, name=name)
 
-    def judge(ended: asyncio.Task[Any]) -> None:
-        if ended.cancelled():
-            if not ended.cancelling():  # nobody cancelled it: something that it awaited was cancelled
-                on_end(_unasked_end(f"task {name}", asyncio.CancelledError()))
-        elif (error := ended.exception()) is not None or endless:
-            on_end(_unasked_end(f"task {name}", error))
+    def report_unasked_end(task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            if not task.cancelling():  # nobody cancelled it: something that it awaited was cancelled
+                on_end(_make_end_error(f"task {name}", asyncio.CancelledError()))
+        elif (error := task.exception()) is not None or endless:
+            on_end(_make_end_error(f"task {name}", error))
 
-    task.add_done_callback(judge)
+    task.add_done_callback(report_unasked_end)
     return task
 
 
@@ -49,19 +49,19 @@ def start_thread(
         try:
             work()
         except BaseException as error:  # SystemExit too: Python ends a thread by it without a word
-            on_end(_unasked_end(f"thread {name}", error))
+            on_end(_make_end_error(f"thread {name}", error))
         else:
             if not is_over():
-                on_end(_unasked_end(f"thread {name}", None))
+                on_end(_make_end_error(f"thread {name}", None))
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _unasked_end(what: str, cause: BaseException | None) -> RunStoppedError:
+def _make_end_error(what: str, cause: BaseException | None) -> RunStoppedError:
     if isinstance(cause, RunStoppedError):
         return cause
-    stopped = RunStoppedError(f"{what} has ended although nobody stopped it: {cause!r}")
-    stopped.__cause__ = cause
-    return stopped
+    error = RunStoppedError(f"{what} has ended although nobody stopped it: {cause!r}")
+    error.__cause__ = cause
+    return error

@@ -14,33 +14,34 @@ from rollbus.schemas.avro.types import kind_of
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.ids import SEPARATOR
 
-MOST = 2**53
+MAX_NUMBER = 2**53
 """For times, offsets and versions: the sum of a few still fits 64 bits, and a double holds each exactly."""
-MOST_COUNTED = 2**31 - 1
-COUNTED = ("sequence", "count", "revision", "score_revision", "group_size", "choice", "prefix_count")
-"""Fields that stages count, and pack as 32 bits."""
-ANY = ("seed",)
-_IDS = ("_id", "_ids", "_key", "_hint", "_hash", "alias", "task", "model", "name", "agent")
+MAX_COUNT = 2**31 - 1
+"""For `COUNT_FIELDS`, which stages pack as 32 bits."""
+COUNT_FIELDS = ("sequence", "count", "revision", "score_revision", "group_size", "choice", "prefix_count")
+UNBOUNDED_FIELDS = ("seed",)
+"""Fields of numbers that no stage reckons with."""
+KEY_PART_ENDINGS = ("_id", "_ids", "_key", "_hint", "_hash", "alias", "task", "model", "name", "agent")
 """Endings of the names of fields whose text becomes part of a key."""
 
 
 def check_sound(record: Any) -> None:
     """Raise InvalidRecordError for a record that no stage could handle."""
-    kind: Any = type(record)
-    checker = _checker(kind)
-    if checker is not None:
-        checker(record)
+    record_type: Any = type(record)
+    check = _compile_check(record_type)
+    if check is not None:
+        check(record)
 
 
 @cache
-def _checker(record: type) -> Callable[[Any], None] | None:
+def _compile_check(record_type: type) -> Callable[[Any], None] | None:
     """Return the check of a type; None if any value will do."""
-    if not dataclasses.is_dataclass(record):
+    if not dataclasses.is_dataclass(record_type):
         return None
     lines: list[str] = []
     scope: dict[str, Any] = {"_refuse": _refuse}
-    for name, hint in get_type_hints(record).items():
-        lines += _lines(name, hint, scope)
+    for name, hint in get_type_hints(record_type).items():
+        lines += _write_field_check(name, hint, scope)
     if not lines:
         return None
     exec("def check(r):\n" + "".join(f"    {line}\n" for line in lines), scope)
@@ -48,26 +49,29 @@ def _checker(record: type) -> Callable[[Any], None] | None:
     return check
 
 
-def _lines(name: str, hint: Any, scope: dict[str, Any]) -> list[str]:
+def _write_field_check(name: str, hint: Any, scope: dict[str, Any]) -> list[str]:
+    """Return the lines that check a field of `r`; what they call for a record in it goes into `scope`."""
     kind, inner = kind_of(hint)
     guard = ""
     if kind == "optional":
         guard = f"r.{name} is not None and "
         kind, inner = kind_of(inner)
     if kind == "int":
-        most = MOST_COUNTED if name in COUNTED else MOST
-        return [] if name in ANY else [f"if {guard}not -{most} <= r.{name} <= {most}: _refuse(r, {name!r})"]
+        if name in UNBOUNDED_FIELDS:
+            return []
+        most = MAX_COUNT if name in COUNT_FIELDS else MAX_NUMBER
+        return [f"if {guard}not -{most} <= r.{name} <= {most}: _refuse(r, {name!r})"]
     if kind == "str":
-        return [f"if {guard}{SEPARATOR!r} in r.{name}: _refuse(r, {name!r})"] if name.endswith(_IDS) else []
-    if kind == "tuple" and kind_of(inner)[0] == "str" and name.endswith(_IDS):
-        return [f"if {guard}any({SEPARATOR!r} in each for each in r.{name}): _refuse(r, {name!r})"]
-    nested = _checker(inner) if kind in ("record", "tuple") else None
-    if nested is None:
+        return [f"if {guard}{SEPARATOR!r} in r.{name}: _refuse(r, {name!r})"] if name.endswith(KEY_PART_ENDINGS) else []
+    if kind == "tuple" and kind_of(inner)[0] == "str" and name.endswith(KEY_PART_ENDINGS):
+        return [f"if {guard}any({SEPARATOR!r} in text for text in r.{name}): _refuse(r, {name!r})"]
+    check_inner = _compile_check(inner) if kind in ("record", "tuple") else None
+    if check_inner is None:
         return []
-    scope[f"_{name}"] = nested
+    scope[f"check_{name}"] = check_inner
     if kind == "tuple":
-        return [f"for each in r.{name} or (): _{name}(each)"]
-    return [f"if r.{name} is not None: _{name}(r.{name})"]
+        return [f"for item in r.{name} or (): check_{name}(item)"]
+    return [f"if r.{name} is not None: check_{name}(r.{name})"]
 
 
 def _refuse(record: Any, name: str) -> None:

@@ -1,6 +1,6 @@
 """Answers to one prompt with their scores → preference pairs: a better answer and a worse one.
 
-Pure, and useful for any scored candidates: the attempts of a group here, the moves of a search in the harness.
+Pure. The candidates may be the attempts of a group, or the moves of a search in the NeMo Agent Toolkit.
 A pair needs a difference: equal scores or equal answers show no preference.
 """
 
@@ -24,7 +24,7 @@ class Candidate:
     tools: str = ""
     """JSON of the tool schemas that were offered; answers to other tools are not compared."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else a data set holds of it: trajectory, task, reward, policy version."""
+    """What a data set holds of it in addition: trajectory, task, reward, policy version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PreferencePair:
 
 
 def group_candidates(candidates: Iterable[Candidate]) -> list[tuple[Candidate, ...]]:
-    """Return the candidates by prompt and tools, in the order in which these first came."""
+    """Return the candidates of the same prompt and tools together, in the order in which each group began."""
     groups: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault(canonical_json([list(candidate.prompt), candidate.tools]), []).append(candidate)
@@ -62,8 +62,8 @@ def preference_pairs(
 ) -> list[PreferencePair]:
     """Return pairs from the answers to one prompt, the clearest first.
 
-    Without `exhaustive` that is one pair, in most cases of the best and the worst answer; with it, every pair that
-    differs by `min_margin` or more, at most `max_pairs`.
+    The scores of a pair differ by `min_margin` or more. Without `exhaustive` there is one pair, in most cases of the
+    best and the worst answer; with it there are all, at most `max_pairs`.
     """
     ranked = sorted(candidates, key=lambda candidate: (-candidate.score, candidate.id))
     pairs = [

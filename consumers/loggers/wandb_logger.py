@@ -1,8 +1,8 @@
 """Steps and evaluations → Weights & Biases, online or offline: one W&B run per run id.
 
 W&B adds every point that it gets, even twice. So the logger reads from the run's summary what the run already has: the
-newest step, and marks of the newest evaluations, as these come for any version. Offline there is no summary: each start
-writes a file of its own, and points that were logged but not yet committed to Kafka are in both.
+newest step, and marks of the newest evaluations, because evaluations come for older versions, too. Offline there is no
+summary: each start writes a file of its own, and points that were logged but not yet committed to Kafka are in both.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class WandbLogger:
 
     def log_step(self, record: StepCompleted) -> None:
         """Log a step under its number, unless the run has this step or a later one."""
-        run = self._open(record.run_id)
+        run = self._find_or_open_run(record.run_id)
         if record.step > self._newest_step_by_run.get(record.run_id, int(run.summary.get(STEP, -1))):
             run.log({**step_points(record), STEP: record.step})
             self._newest_step_by_run[record.run_id] = record.step
@@ -62,7 +62,7 @@ class WandbLogger:
     def log_evaluation(self, record: Evaluation) -> None:
         """Log an evaluation under its version, unless the run has it."""
         run_id = record.run_id or record.model
-        run = self._open(run_id)
+        run = self._find_or_open_run(run_id)
         marks = self._evaluation_marks_by_run.setdefault(run_id, str(run.summary.get(EVALUATION_MARKS, "")).split())
         mark = stable_id("evaluation", record.evaluation_id, record.evaluated_at_ms)[:8]
         if mark not in marks:
@@ -76,7 +76,7 @@ class WandbLogger:
             run.finish()
         self._runs.clear()
 
-    def _open(self, run_id: str) -> Any:
+    def _find_or_open_run(self, run_id: str) -> Any:
         if run_id not in self._runs:
             run = self._open_run(
                 project=self._project,

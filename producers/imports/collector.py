@@ -13,7 +13,7 @@ from typing import Any
 
 from rollbus.producers.imports.formats.otlp import SIGNALS
 from rollbus.producers.imports.formats.trace import ForeignDocumentError, TracePart
-from rollbus.producers.imports.sending import BATCH_TRACES, Sender, Sending, send_traces
+from rollbus.producers.imports.sending import BATCH_TRACES, Sender, TraceConverter, send_traces
 from rollbus.producers.imports.store import KEPT_MS, Store
 from rollbus.producers.sending.sink import EventSink
 from rollbus.runtime.health.heart import Report
@@ -28,10 +28,10 @@ RETRY_S = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class TraceCollector:
-    """What the servers share; used by one event loop."""
+    """Takes spans from the HTTP and the gRPC server, and sends whole traces; used by one event loop."""
 
     store: Store
-    sending: Sending
+    converter: TraceConverter
     settle_ms: int
     quiet_ms: int
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -42,8 +42,8 @@ class TraceCollector:
     def accept(self, document: Mapping[str, Any], principal: str = "") -> str:
         """Keep the spans of a request on disk, and return why some of them were left out, or an empty text.
 
-        They are of the `principal` whose token's head it is, or of the owner. Raises ForeignDocumentError where the
-        request has none that can be read, and UnavailableError for a full disk.
+        `principal` is the head of the token that came with the request; empty for the owner's. Raises
+        ForeignDocumentError where the request has no span that can be read, and UnavailableError for a full disk.
         """
         parts, refused, reason = self._split(document)
         if refused and not parts:
@@ -55,15 +55,15 @@ class TraceCollector:
         return f"{refused} were left out: {reason}" if refused else ""
 
     def _split(self, document: Mapping[str, Any]) -> tuple[list[TracePart], int, str]:
-        """Return the parts of a request; where it holds a span that is none, look at each span by itself."""
+        """Return the parts of a request, how many spans cannot be read, and why; one such span costs no other."""
         try:
-            return list(self.sending.format.split(document)), 0, ""
+            return list(self.converter.format.split(document)), 0, ""
         except ForeignDocumentError as error:
             refused, reason = 0, str(error)
         parts: list[TracePart] = []
-        for single in _single(document):
+        for span_request in _split_by_span(document):
             try:
-                parts += self.sending.format.split(single)
+                parts += self.converter.format.split(span_request)
             except ForeignDocumentError:
                 refused += 1
         return parts, max(refused, 1), reason
@@ -76,13 +76,14 @@ class TraceCollector:
         """Say how many traces were sent, how many wait, and whether the broker takes them."""
         owed = self.store.count_owed()
         trouble = f"the broker takes no events, and {owed} traces wait" if self.is_healthy is False else None
-        return Report(("OTLP",), {}, self.store.counts().get("traces_sent", 0), trouble is not None, trouble)
+        sent_traces = self.store.counts().get("traces_sent", 0)
+        return Report(holds=("OTLP",), work=sent_traces, is_behind=trouble is not None, trouble=trouble)
 
     async def send_due(self, sender: Sender) -> int:
         """Send the traces that are whole, and return how many; raises UnavailableError."""
         due = {"now_ms": self.clock_ms(), "settle_ms": self.settle_ms, "quiet_ms": self.quiet_ms}
         traces = self.store.find_due(**due, limit=BATCH_TRACES)
-        await send_traces(self.store, self.sending, sender, traces)
+        await send_traces(self.store, self.converter, sender, traces)
         return len(traces)
 
     async def run(self, make_sink: Callable[[], EventSink]) -> None:
@@ -91,17 +92,17 @@ class TraceCollector:
         try:
             while True:
                 try:
-                    sent = await self.send_due(sender)
+                    sent_traces = await self.send_due(sender)
                     has_reported = await self._report_if_due(sender)
-                    if sent or has_reported:
+                    if sent_traces or has_reported:
                         self.is_healthy = True
-                    await asyncio.sleep(0 if sent == BATCH_TRACES else LOOK_S)
+                    await asyncio.sleep(0 if sent_traces == BATCH_TRACES else LOOK_S)
                 except UnavailableError as error:
                     if self.is_healthy is not False:
                         logger.warning("traces wait in the store: %s", error)
                     self.is_healthy = False
                     await asyncio.sleep(RETRY_S)
-                except Exception:  # it would end unseen, while spans still come in
+                except Exception:  # to end here would leave spans unsent, and they still come in
                     logger.exception("sending failed; it is tried again")
                     self.is_healthy = False
                     await asyncio.sleep(RETRY_S)
@@ -116,14 +117,14 @@ class TraceCollector:
             self.store.commit()
             counts = self.store.counts()
             if counts and self._reported_ms:
-                await sender.send([self.sending.report(counts, now)])
+                await sender.send([self.converter.report(counts, now)])
                 has_reported = True
             self._reported_ms = now
         return has_reported
 
 
-def _single(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a request for each span or log record of one; what has not this form is left out."""
+def _split_by_span(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a request of its own for each span or log record of a request; what has another form is left out."""
     return [
         {groups: [{**group, scopes: [{**scope, rows: [row]}]}]}
         for groups, scopes, rows in SIGNALS

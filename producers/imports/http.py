@@ -85,8 +85,8 @@ def make_app(collector: TraceCollector, find_principal: FindPrincipal | None = N
     return Starlette(routes=routes, exception_handlers={HTTPException: unknown, 500: failed})
 
 
-def door(host: str, token: str | None, find_principal: FindPrincipal | None = None) -> Door:
-    """Return what is asked of every request: the owner's token, or one of a principal that may record."""
+def make_door(host: str, token: str | None, find_principal: FindPrincipal | None = None) -> Door:
+    """Return the check of every request: it needs the owner's token, or that of a principal that may record."""
     return Door(
         token_admits(token, open_paths=("/rollbus/health",), find_principal=find_principal, needs=needs_record),
         MAX_BODY_BYTES,

@@ -13,7 +13,7 @@ from typing import Any
 from rollbus.producers.imports.documents import FilePosition, TornFileError, read_documents
 from rollbus.producers.imports.formats.formats import FORMATS, Format
 from rollbus.producers.imports.formats.trace import ForeignDocumentError, TracePart
-from rollbus.producers.imports.sending import BATCH_TRACES, Sender, Sending, send_traces
+from rollbus.producers.imports.sending import BATCH_TRACES, Sender, TraceConverter, send_traces
 from rollbus.producers.imports.store import Store
 from rollbus.producers.sending.sink import EventSink
 from rollbus.schemas.errors import RollbusError, UnavailableError
@@ -29,7 +29,7 @@ class Import:
     """One import of some files."""
 
     files: Sequence[Path]
-    sending: Sending
+    converter: TraceConverter
     store: Store
     skip_bad: bool = False
     """Whether a document that cannot be read is counted and left out; else it ends the import."""
@@ -83,7 +83,7 @@ class Import:
         try:
             parts = self._split(document, modified_ns)
         except (ForeignDocumentError, TypeError, ValueError, AttributeError) as error:
-            reason = f"not of format {self.sending.format.name}: {error}{self._suggestion(document)}"
+            reason = f"not of format {self.converter.format.name}: {error}{self._suggestion(document)}"
             if not self.skip_bad:
                 raise self._refusal(path, TornFileError(after.line, reason, after=after)) from error
             self._skip(path, after.line, reason)
@@ -95,16 +95,16 @@ class Import:
         if not isinstance(document, dict):
             raise ForeignDocumentError(f"it is a {type(document).__name__}, not an object")
         dated_document = (
-            document if self.sending.format.has_times else {**document, "read_at": modified_ns // 1_000_000}
+            document if self.converter.format.has_times else {**document, "read_at": modified_ns // 1_000_000}
         )
-        return list(self.sending.format.split(dated_document))
+        return list(self.converter.format.split(dated_document))
 
     def _suggestion(self, document: Any) -> str:
         """Name the formats that a document may be of instead."""
         names = [
             trace_format.name
             for trace_format in FORMATS.values()
-            if trace_format is not self.sending.format and _is_of(document, trace_format)
+            if trace_format is not self.converter.format and _is_of(document, trace_format)
         ]
         return f"; it looks like {' or '.join(names)}" if names else ""
 
@@ -129,9 +129,9 @@ class Import:
         sender = Sender(make_sink)
         try:
             for traces in self._owed(progress):
-                await send_traces(self.store, self.sending, sender, traces)
+                await send_traces(self.store, self.converter, sender, traces)
             counts = self.store.counts()
-            await sender.send([self.sending.report(counts, wall_clock_ms())])
+            await sender.send([self.converter.report(counts, wall_clock_ms())])
             return counts
         finally:
             await sender.close()
@@ -139,7 +139,7 @@ class Import:
     def decide(self, progress: Progress) -> Counter[str]:
         """Return the counts that `send` would, and send nothing."""
         for traces in self._owed(progress):
-            for _, done in self.sending.batches(self.store, traces):
+            for _, done in self.converter.batches(self.store, traces):
                 self.store.mark_sent(done)
         return self.store.counts()
 

@@ -36,8 +36,8 @@ UNMAPPED = "unmapped."
 
 
 @dataclass(slots=True, kw_only=True)
-class Sending:
-    """How traces become records."""
+class TraceConverter:
+    """Makes a trace's records, in one format and for one producer."""
 
     format: Format
     namespace: str = DEFAULT_NAMESPACE
@@ -146,9 +146,9 @@ class Sender:
             await sink.close()
 
 
-async def send_traces(store: Store, sending: Sending, sender: Sender, traces: Sequence[str]) -> None:
+async def send_traces(store: Store, converter: TraceConverter, sender: Sender, traces: Sequence[str]) -> None:
     """Send traces and mark them as sent, batch by batch; raises UnavailableError, and those sent so far are marked."""
-    for records, done in sending.batches(store, traces):
+    for records, done in converter.batches(store, traces):
         if refused := await sender.send(records):
             store.count({"records_refused": refused})
         store.mark_sent(done)

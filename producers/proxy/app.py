@@ -142,7 +142,7 @@ class Proxy:
         finished_events = sum(
             count for name, count in counters.items() if name not in ("events_queued", "bytes_queued")
         )
-        return Report((f"proxy of {self.upstream}",), {}, finished_events, queued > 0, trouble)
+        return Report(holds=(f"proxy of {self.upstream}",), work=finished_events, is_behind=queued > 0, trouble=trouble)
 
     def app(self) -> Starlette:
         """Return the application; it closes its connections and ends its episodes when it stops."""

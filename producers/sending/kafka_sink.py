@@ -64,11 +64,13 @@ class KafkaSink:
     ) -> None:
         """Connect later, in `start`; rewards of the sources in `reward_keys` are signed with their key, and all else
         with a principal's token. A process of the owner gives `signing`, to sign records that name another principal.
-        Raises ConfigurationError for a text that is no such token.
+        Raises ConfigurationError for a text that is not such a token.
         """
         self._principal = split_token(token) if token else None
         if token and self._principal is None:
-            raise ConfigurationError("the token is none of a principal; `rollbus token create NAME` prints one")
+            raise ConfigurationError(
+                "the token is not the token of a principal; `rollbus token create NAME` prints one"
+            )
         self._reward_keys, self._signing = reward_keys or {}, signing or Signing()
         self._connection, self._client_id = connection, client_id
         self._producer: AIOKafkaProducer | None = None

@@ -20,59 +20,61 @@ TRAFFIC_ENDED = "are done"
 """In the log of the traffic's last process, once it has ended as it should."""
 TRAFFIC_S = 1200.0
 """Longest time that traffic is planned to take: on a slower machine fewer episodes come."""
-LATE = 1.2
-"""How much longer than its slowest rate says the traffic may take."""
+TIME_LIMIT_FACTOR = 1.2
+"""How many times as long as its slowest rate says the traffic may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What people read."""
+    """The texts that people read about one demo."""
 
     title: str
     """What the agent learns."""
     traffic: str
     """What happens while it learns, for the live view."""
-    unit: str
+    traffic_unit: str
     """Plural of what traffic brings: each is one attempt that a user waited for."""
-    evaluated: str
-    """What an evaluation counts."""
+    evaluation_unit: str
+    """Plural of what an evaluation counts."""
     success: str
-    """The plural of the first outcome."""
+    """Name of the first outcome, as it follows a share."""
     result: str
     """The title of the plot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much of it; the command line may change it."""
+    """How much traffic and evaluation a demo has; the command line may change it."""
 
     episodes: int
     """Of traffic."""
     episodes_per_s: float
     evaluated: int
-    """Of each evaluation."""
-    share: float | None = None
-    """Most episodes per second, as a share of those that the machine evaluates per second; None keeps the rate."""
-    fewest: int | None = None
-    """Episodes of traffic where more would take longer than `TRAFFIC_S`; None for no fewer than `episodes`."""
+    """Episodes of each evaluation."""
+    share_of_evaluation_rate: float | None = None
+    """Bound of `episodes_per_s`, as a share of what the machine evaluates per second; None keeps the rate."""
+    min_episodes: int | None = None
+    """Of traffic, where `episodes` would take longer than `TRAFFIC_S`; None if there must be `episodes` then, too."""
 
-    def paced(self, evaluation_s: float) -> "Amounts":
+    def slow_to_machine(self, evaluation_s: float) -> "Amounts":
         """Return the amounts for a machine whose first evaluation took so long.
 
         Traffic that comes faster than a machine learns is trained on late, or not at all.
         """
-        if self.share is None:
+        if self.share_of_evaluation_rate is None:
             return self
-        rate = min(self.episodes_per_s, self.share * self.evaluated / evaluation_s)
-        fewest = self.episodes if self.fewest is None else self.fewest
-        episodes = max(fewest, min(self.episodes, round(rate * TRAFFIC_S)))
+        rate = min(self.episodes_per_s, self.share_of_evaluation_rate * self.evaluated / evaluation_s)
+        min_episodes = self.episodes if self.min_episodes is None else self.min_episodes
+        episodes = max(min_episodes, min(self.episodes, round(rate * TRAFFIC_S)))
         return replace(self, episodes=episodes, episodes_per_s=rate)
 
     @property
     def time_limit_s(self) -> float:
-        """For the traffic; what has not begun by then is left out."""
-        slowest = self.episodes_per_s if self.share is None else SLOWEST * self.episodes_per_s
-        return LATE * self.episodes / slowest
+        """How long the traffic may take; a ticket or game that has not begun by then is left out."""
+        slowest = self.episodes_per_s
+        if self.share_of_evaluation_rate is not None:
+            slowest *= SLOWEST
+        return TIME_LIMIT_FACTOR * self.episodes / slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class StackPlace:
 
 
 class DemoJob(Protocol):
-    """One demo."""
+    """What is particular to one demo: the rest is the same for all."""
 
     @property
     def run(self) -> str:

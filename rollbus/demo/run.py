@@ -165,7 +165,7 @@ class Demo:
         seed, count = self.options.seed, self.options.amounts.evaluated
 
         async def ask() -> Evaluation:
-            with show_progress(f"evaluation {label}: {MODEL}@{version}", self.job.words.unit) as progress:
+            with show_progress(f"evaluation {label}: {MODEL}@{version}", self.job.words.traffic_unit) as progress:
                 async with local_client(stack.model_url, _token(stack)) as client:
                     now_ms = wall_clock_ms()
                     return await self.job.evaluate(
@@ -180,10 +180,10 @@ class Demo:
     def _pace(self) -> Amounts:
         """Return the amounts of traffic that this machine can learn from; print a line if they are not those chosen."""
         chosen_amounts = self.options.amounts
-        amounts = chosen_amounts.paced(self.seconds["evaluation before"])
+        amounts = chosen_amounts.slow_to_machine(self.seconds["evaluation before"])
         if amounts != chosen_amounts:
             minutes = amounts.episodes / amounts.episodes_per_s / 60
-            coming = f"{amounts.episodes:,} {self.job.words.unit}"
+            coming = f"{amounts.episodes:,} {self.job.words.traffic_unit}"
             self.console.print(
                 f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {coming} come, "
                 f"{amounts.episodes_per_s:.2f} a second, in about {minutes:.0f} minutes[/dim]",
@@ -222,7 +222,7 @@ class Demo:
             status = await read_next(self.job.words.traffic, may_end=name)
             if status.pause:
                 break
-            if amounts.share is not None:
+            if amounts.share_of_evaluation_rate is not None:
                 pace = self._follow_pace(pace, status, place.rate_file)
         await asyncio.to_thread(supervisor.stop, name)
         log = place.stack.log_dir / f"{name}.log"
@@ -236,7 +236,8 @@ class Demo:
             write_rate(rate_file, new_pace.per_s)
             why = "less was trained than came" if new_pace.per_s < pace.per_s else "what came was trained"
             self.console.print(
-                f"[dim]{why}: from now on {new_pace.per_s:.2f} {self.job.words.unit} a second[/dim]", highlight=False
+                f"[dim]{why}: from now on {new_pace.per_s:.2f} {self.job.words.traffic_unit} a second[/dim]",
+                highlight=False,
             )
         return new_pace
 

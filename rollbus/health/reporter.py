@@ -105,7 +105,7 @@ class HealthReporter:
 
     def report(self) -> Report:
         """Say how often it has looked; what it finds wrong elsewhere is no trouble of its own."""
-        return Report(("alarms",), {}, self.looks, is_behind=bool(self._waiting), trouble=self.trouble)
+        return Report(holds=("alarms",), work=self.looks, is_behind=bool(self._waiting), trouble=self.trouble)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until `stop` is set."""

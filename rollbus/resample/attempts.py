@@ -80,7 +80,12 @@ class Resampler:
     def report(self, run_id: str) -> Report:
         """Say whose attempts are made, and whether any is under way."""
         hung = f"{len(self.left_behind)} attempts go on after their cancellation" if self.left_behind else None
-        return Report((f"run {run_id}",), {}, sum(self.counts.values()), bool(self._tasks), hung)
+        return Report(
+            holds=(f"run {run_id}",),
+            work=sum(self.counts.values()),
+            is_behind=bool(self._tasks),
+            trouble=hung,
+        )
 
     async def wait_for_room(self) -> None:
         """Wait until another attempt may begin."""

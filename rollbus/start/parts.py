@@ -7,8 +7,7 @@ from rollbus.local.stack import ServiceStatus
 from rollbus.runtime.health.alarms.processes import ProcessHealth
 from rollbus.settings import Settings
 
-ANSWERS = ("running", "started")
-OTHER_PORTS = (
+MOVE_PORTS = (
     "end that program, or write `stack: {kafka_port: 21400}` into rollbus.yaml, which moves all ports of this one"
 )
 TOPICS, WORKER, SINK, TRAINER = "topics", "worker", "sink", "trainer"
@@ -16,16 +15,16 @@ TOPICS, WORKER, SINK, TRAINER = "topics", "worker", "sink", "trainer"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a project."""
+    """A service, the topics, or a process, without which a project does not learn."""
 
     name: str
     is_there: bool
     detail: str
     """Where it is, or why it is missing."""
     can_start: bool = True
-    """False for a service elsewhere, which is started there, and where another program has the port."""
+    """False for a service on another machine, and for one whose port another program has."""
     remedy: str = "start it, or correct its address"
-    """What to do where it cannot be started here."""
+    """What to do if it cannot be started here."""
     run: str = ""
     """Of a trainer: the run that it trains."""
 
@@ -59,11 +58,10 @@ def _find_services(settings: Settings, services: Sequence[ServiceStatus], answer
     for service in services:
         if service.name in local:
             is_there = service.name in answering
-            detail = (
-                service.address if is_there else service.detail or f"{service.state}; it would be {service.address}"
-            )
+            why_missing = service.detail or f"{service.state}; it would be {service.address}"
+            detail = service.address if is_there else why_missing
             can_start = service.state != "port in use"
-            yield Part(service.name, is_there, detail, can_start=can_start, remedy=OTHER_PORTS)
+            yield Part(service.name, is_there, detail, can_start=can_start, remedy=MOVE_PORTS)
         elif service.name in addresses:
             is_there, address = service.name in answering, addresses[service.name]
             detail = address if is_there else f"{address} does not answer; it is not of this machine's stack"

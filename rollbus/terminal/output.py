@@ -1,6 +1,6 @@
 """How commands print: tables that are compact, and wide enough if the output is a file or a pipe.
 
-Everything goes through `Console` or `echo`, which name what a terminal would obey: most texts here are of strangers.
+Everything goes through `Console` or `echo`, which escape what a terminal would obey: most texts are strangers'.
 """
 
 import sys
@@ -72,13 +72,13 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def _end_silence(*, err: bool) -> None:
-    """An answer has begun; on stderr come only remarks on the way to it."""
+    """Note that the command has begun to answer, unless the text is for stderr, where only remarks come."""
     if not err:
         SILENCE.command = ""
 
 
 def format_count(number: int, singular: str, plural: str = "") -> str:
-    """Return a number with its noun in the right form; `many` is for a noun whose plural does not end in s alone."""
+    """Return a number with its noun in the right form; give `plural` unless it is `singular` and an s."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 

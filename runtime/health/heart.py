@@ -39,7 +39,7 @@ LAST_S = 1.0
 """How long an ending process waits for its last beat."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a process says of its work now."""
 

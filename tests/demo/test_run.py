@@ -70,22 +70,26 @@ async def test_a_paused_run_is_not_waited_for() -> None:
 
 
 def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
-    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2)
-    assert amounts.paced(50.0) == amounts
-    assert amounts.paced(200.0).episodes_per_s == pytest.approx(0.8)
-    assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000 / SLOWEST)
-    assert GameJob.amounts.paced(1e6) == GameJob.amounts
+    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share_of_evaluation_rate=0.2)
+    assert amounts.slow_to_machine(50.0) == amounts
+    assert amounts.slow_to_machine(200.0).episodes_per_s == pytest.approx(0.8)
+    assert amounts.slow_to_machine(200.0).time_limit_s == pytest.approx(1.2 * 2000 / SLOWEST)
+    assert GameJob.amounts.slow_to_machine(1e6) == GameJob.amounts
 
 
 def test_a_slow_machine_gets_fewer_tickets_down_to_a_minimum() -> None:
-    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2, fewest=1000)
-    assert [amounts.paced(evaluation_s).episodes for evaluation_s in (50.0, 128.0, 1000.0)] == [1600, 1500, 1000]
+    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share_of_evaluation_rate=0.2, min_episodes=1000)
+    assert [amounts.slow_to_machine(evaluation_s).episodes for evaluation_s in (50.0, 128.0, 1000.0)] == [
+        1600,
+        1500,
+        1000,
+    ]
 
 
 def test_the_help_names_the_amounts_of_each_job() -> None:
     helps = {option.name: option.help for option in command.params if isinstance(option, click.Option)}
     tickets, orders, games = RoutingJob.amounts, LookUp.amounts, GameJob.amounts
-    slower = f"({tickets.episodes}, on a slower machine down to {tickets.fewest}; orders {orders.episodes})"
+    slower = f"({tickets.episodes}, on a slower machine down to {tickets.min_episodes}; orders {orders.episodes})"
     assert f"{slower}, or games ({games.episodes})" in (helps["episodes"] or "")
     assert f"({tickets.episodes_per_s:g}, or fewer" in (helps["rate"] or "")
     assert f"orders {orders.episodes_per_s:g}, games {games.episodes_per_s:g})" in (helps["rate"] or "")

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from rollbus.producers import MemorySink, Recorder, init
-from rollbus.producers.imports.http import door as ingest_door
+from rollbus.producers.imports.http import make_door as ingest_door
 from rollbus.producers.proxy.app import Proxy
 from rollbus.producers.sending.kafka_sink import KafkaSink
 from rollbus.producers.sending.sink import Outbound

@@ -75,7 +75,7 @@ class ArchiveRun:
         """Say how far the archive reaches, and what is wrong; a job that ends keeps its last beat."""
         kept_ms = self.settings.retention_hours * HOUR_MS
         positions = {ARCHIVED_TO_MS: self.archived_to_ms, KEPT_MS: kept_ms} if self.archived_to_ms else {}
-        return Report(("archive",), positions, self.records, trouble=self.trouble)
+        return Report(holds=("archive",), positions=positions, work=self.records, trouble=self.trouble)
 
     async def run(self) -> None:
         """Archive; raises ConfigurationError, DataLossError, FencedError, ServiceError."""

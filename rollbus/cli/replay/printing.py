@@ -34,7 +34,7 @@ class ShadowProgress:
         """Say how much it has read; ticks alone are records, so a shadow that stands reads none."""
         from rollbus.runtime.health.heart import Report
 
-        return Report((f"shadow {self.name}",), work=self.records)
+        return Report(holds=(f"shadow {self.name}",), work=self.records)
 
     def _progress(self, offsets: int, records: int, size: int) -> None:
         self.records += records

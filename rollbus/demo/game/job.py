@@ -36,8 +36,8 @@ class GameJob:
     words = Words(
         title="an agent learns tic-tac-toe from its own traffic",
         traffic="agents play, the policy learns",
-        unit="games",
-        evaluated="held-out games against a random opponent",
+        traffic_unit="games",
+        evaluation_unit="held-out games against a random opponent",
         success="wins",
         result="Tic-tac-toe learned from its own traffic",
     )

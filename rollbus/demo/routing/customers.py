@@ -1,8 +1,8 @@
 """The demo's production traffic, from outside: customers write tickets in bursts, and their verdicts come later.
 
-A verdict is a colleague's: where the ticket really belongs, in the desk's book, and whether the agent named it, as
-feedback by the order's number from this process. The colleague errs at a stated rate, some verdicts never come, and
-some are taken back. What a ticket gets depends on the seed and its number alone.
+A verdict is a colleague's. It goes into the desk's book as the team to which the ticket really belongs, and to rollbus
+as feedback by the order's number, which says whether the agent named that team. The colleague errs at a stated rate,
+some verdicts never come, and some are taken back. What a ticket gets depends on the seed and its number alone.
 
 Run as `python -m rollbus.demo.routing.customers SETTINGS_AS_JSON`. It ends after the last verdict, or at SIGTERM.
 """
@@ -39,7 +39,8 @@ MAX_BURST = 8
 MEAN_DELAY_S, MAX_DELAY_S = 2.0, 4.0
 """Mean and longest wait for a verdict, and for the one after it; seconds here are days there."""
 STOP_S, FLUSH_S = 4.0, 4.0
-"""After a stop: for verdicts that are due, and to send them. The demo ends after 10 s what has not ended by then."""
+"""How long a stop waits for the verdicts that are due, and then for their sending. Together they stay below the 10 s
+after which the demo kills the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,15 @@ class RoutingJob:
     words = Words(
         title="SmolLM2 learns from late verdicts which team answers a ticket",
         traffic="customers write, the policy learns",
-        unit="tickets",
-        evaluated="tickets in sentences, words and styles that traffic never has",
+        traffic_unit="tickets",
+        evaluation_unit="tickets in sentences, words and styles that traffic never has",
         success="right",
         result="Tickets to teams, learned from verdicts in traffic",
     )
     outcomes: Sequence[tuple[str, str]] = (("right", "#3d9970"), ("wrong", "#d9d2c5"), ("unreadable", "#c0392b"))
-    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=TICKETS, share=0.1, fewest=1000)
+    amounts = Amounts(
+        episodes=1600, episodes_per_s=1.8, evaluated=TICKETS, share_of_evaluation_rate=0.1, min_episodes=1000
+    )
     """At this share two cores with AVX2 alone trained 480 of 521 groups with signal."""
 
     @property
@@ -87,7 +89,7 @@ class RoutingJob:
                     "resample": {
                         "attempts_per_hour": 1_000_000,
                         "tokens_per_hour": 10_000_000,
-                        "tokens_per_attempt": 16 + self.task.sampled_tokens,
+                        "tokens_per_attempt": 16 + self.task.max_sampled_tokens,
                     },
                     "curriculum": {"mode": "off"},
                     "batching": {
@@ -166,12 +168,12 @@ class LookUp(RoutingJob):
     words = Words(
         title="SmolLM2 learns to look orders up, and which team they belong to",
         traffic="customers write, the policy learns",
-        unit="tickets",
-        evaluated="tickets and states of orders that traffic never has",
+        traffic_unit="tickets",
+        evaluation_unit="tickets and states of orders that traffic never has",
         success="right",
         result="Orders looked up and sent to teams, learned from verdicts in traffic",
     )
-    amounts = Amounts(episodes=600, episodes_per_s=0.5, evaluated=416, share=0.06)
+    amounts = Amounts(episodes=600, episodes_per_s=0.5, evaluated=416, share_of_evaluation_rate=0.06)
 
     def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
         """Return that of a constant answer; the words of these tickets say nothing."""

@@ -13,9 +13,11 @@ from rollbus.trainer.backends.model_settings import LogprobsMode
 
 
 class Tickets(Protocol):
-    """A grammar."""
+    """A source of tickets, and of the states of the orders that they name."""
 
-    def ticket(self, seed: int, number: int) -> Ticket: ...
+    def ticket(self, seed: int, number: int) -> Ticket:
+        """Return the ticket of a number; the same seed and number give the same ticket."""
+        ...
 
     def state(self, seed: int, order: str) -> str:
         """Return what the shop's system says of an order."""
@@ -24,24 +26,24 @@ class Tickets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the desk is asked, and how its agent answers."""
+    """One kind of tickets, and how the desk's agent answers them."""
 
     name: str
     traffic: Tickets
     unseen: Tickets
-    """For the evaluation: in sentences that traffic never has."""
+    """Tickets of the evaluation, in sentences that traffic never has."""
     messages: Callable[[str], list[dict[str, Any]]]
     """A ticket to the opening of the chat."""
     ask: Callable[[AsyncOpenAI, str, list[dict[str, Any]], float, LookUp], Awaitable[str | None]]
     """Client, model, chat, temperature and the shop's system → the team that the model names."""
     temperature: float
-    """At which traffic is answered."""
-    sampled_tokens: int
-    """Most that one answer samples, over all its turns."""
+    """Of the answers in traffic."""
+    max_sampled_tokens: int
+    """Of one answer, over all its turns."""
 
     @property
     def logprobs_mode(self) -> LogprobsMode:
-        """Of the server, and of who records: at another temperature than 1, of the distribution that was sampled."""
+        """What the log-probs are of, for the server and the recorder: at another temperature than 1, `processed`."""
         return "raw" if self.temperature == 1 else "processed"
 
 
@@ -52,7 +54,7 @@ ROUTING = Task(
     prompt.messages,
     prompt.ask,
     temperature=1.0,
-    sampled_tokens=prompt.MAX_ANSWER_TOKENS,
+    max_sampled_tokens=prompt.MAX_ANSWER_TOKENS,
 )
 ORDERS = Task(
     orders.TASK,
@@ -61,7 +63,7 @@ ORDERS = Task(
     orders.messages,
     orders.ask,
     temperature=0.7,  # at 1, one call in seven is whole, and hardly a group has signal; at 0.7, six in ten
-    sampled_tokens=orders.CALL_TOKENS + orders.ANSWER_TOKENS,
+    max_sampled_tokens=orders.CALL_TOKENS + orders.ANSWER_TOKENS,
 )
 TASKS = {task.name: task for task in (ROUTING, ORDERS)}
 

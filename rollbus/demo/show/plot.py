@@ -77,7 +77,8 @@ def build_figure(
         fontweight="bold",
     )
     figure.supxlabel(
-        f"seed {seed} · {comparison.after.episodes} {job.words.evaluated}, before and after the same · {FORMULAS}",
+        f"seed {seed} · {comparison.after.episodes} {job.words.evaluation_unit}, "
+        f"before and after the same · {FORMULAS}",
         fontsize=8,
         color="#6b7884",
     )

@@ -34,7 +34,7 @@ def print_comparison(
     console: Console, job: DemoJob, comparison: BeforeAndAfter, references: Sequence[tuple[str, float]]
 ) -> None:
     """Print the evaluation before and after."""
-    table = Table(title=f"{comparison.before.episodes} {job.words.evaluated}, the same before and after")
+    table = Table(title=f"{comparison.before.episodes} {job.words.evaluation_unit}, the same before and after")
     table.add_column("")
     for name, evaluation in (("before", comparison.before), ("after", comparison.after)):
         table.add_column(f"{name}: {evaluation.model}@{evaluation.policy_version}", justify="right")

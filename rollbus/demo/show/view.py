@@ -32,7 +32,7 @@ class LiveView:
     def __init__(self, console: Console, words: Words, amounts: Amounts) -> None:
         self._console, self._words, self._amounts = console, words, amounts
         self._began = time.monotonic()
-        self._begins = f"waiting for the first {words.unit}"
+        self._begins = f"waiting for the first {words.traffic_unit}"
         begins = Spinner("dots", self._begins)
         self._live = (
             Live(begins, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
@@ -45,7 +45,7 @@ class LiveView:
         if self._live:
             self._stack.enter_context(self._live)
         else:
-            self._progress = self._stack.enter_context(show_progress(self._begins, self._words.unit))
+            self._progress = self._stack.enter_context(show_progress(self._begins, self._words.traffic_unit))
         return self
 
     def __exit__(
@@ -59,7 +59,7 @@ class LiveView:
         elapsed = time.monotonic() - self._began
         amounts = self._amounts
         left_s = time_left_s(status.from_traffic, amounts.episodes, elapsed, amounts.time_limit_s)
-        so_far = describe_traffic(status.from_traffic, amounts.episodes, self._words.unit, left_s)
+        so_far = describe_traffic(status.from_traffic, amounts.episodes, self._words.traffic_unit, left_s)
         if self._live:
             bar = ProgressBar(total=amounts.episodes, completed=min(status.from_traffic, amounts.episodes))
             self._live.update(render(status, self._words, phase=phase, so_far=so_far, bar=bar, elapsed_s=elapsed))
@@ -126,7 +126,7 @@ def _stages(status: DemoStatus, words: Words) -> Table:
     table.add_column("so far", justify="right")
     table.add_column("behind", justify="right")
     table.add_column("", ratio=1)
-    attempts = f"{status.episodes:,} attempts at {status.from_traffic:,} {words.unit}"
+    attempts = f"{status.episodes:,} attempts at {status.from_traffic:,} {words.traffic_unit}"
     per_group = f"{status.without_signal} without signal" if status.groups else ""
     rows: tuple[tuple[str, int | None, str, str], ...] = (
         ("agents → episode-events", status.events, "", attempts),

@@ -15,10 +15,12 @@ from rollbus.schemas.records.groups import CurriculumState
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 
 StepRecord = StepStarted | StepCompleted | StepSkipped | StepFailed
-WINDOW_STEPS = 5
-"""Newest steps: fewer would call a batch of hard tasks a fall. Before them up to four times as many are compared."""
+NEWEST_STEPS = 5
+"""How many steps count as the newest: with fewer, a batch of hard tasks would look like a fall of the reward."""
+EARLIER_STEPS = 4 * NEWEST_STEPS
+"""How many steps before the newest ones these are compared with, at most."""
 LONG_FACTOR = 3
-"""A step is long beside the newest ones if it takes so many times as long as the longest of them."""
+"""An open step is long if it takes so many times as long as the longest of the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class RunHealth:
     run_id: str
     model: str
     step: int
-    """Newest closed one; 0 before the first."""
+    """Number of the newest closed step; 0 before the first."""
     version: int | None
     step_age_ms: int | None
     open_step: int | None
@@ -37,14 +39,15 @@ class RunHealth:
     reward: float | None
     """Mean over the newest steps."""
     reward_before: float | None
+    """Mean over the steps before these; None if they are too few."""
     failure: str | None
-    """What the newest attempt failed by, if no step was closed since."""
+    """Error of the newest attempt at a step, if no step was closed since."""
     no_signal_share: float | None
-    """Of the groups of the newest curriculum window; the trainer never sees a group without a signal."""
+    """Share of the groups without a signal in the newest curriculum window; the trainer never sees such a group."""
     standing: str | None = None
-    """Why its trainer takes no batches, such as a pause."""
+    """Why its trainer takes no batches although it could, such as a pause."""
     longest_step_ms: int | None = None
-    """Of the newest completed steps."""
+    """Time of the longest of the newest completed steps."""
 
 
 def steps_by_run(steps: Iterable[StepRecord]) -> dict[str, list[StepRecord]]:
@@ -66,27 +69,27 @@ def draw_run(
     """Return a run as its records show it now."""
     closed_steps = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
     completed_steps = [step for step in closed_steps if isinstance(step, StepCompleted)]
-    newest, last = (closed_steps[-1] if closed_steps else None), steps[-1]
-    open_step = last if isinstance(last, StepStarted) else None
+    newest, last_record = (closed_steps[-1] if closed_steps else None), steps[-1]
+    open_step = last_record if isinstance(last_record, StepStarted) else None
     rewards = [reward for step in completed_steps if (reward := step.metrics.get("reward_mean")) is not None]
-    before = rewards[-5 * WINDOW_STEPS : -WINDOW_STEPS]
-    hour = [step for step in closed_steps if now_ms - step.completed_at_ms <= 3_600_000]
+    earlier_rewards = rewards[-EARLIER_STEPS - NEWEST_STEPS : -NEWEST_STEPS]
+    steps_of_last_hour = [step for step in closed_steps if now_ms - step.completed_at_ms <= 3_600_000]
     return RunHealth(
         run_id=run_id,
-        model=last.model,
+        model=last_record.model,
         step=newest.step if newest else 0,
         version=completed_steps[-1].policy_version if completed_steps else None,
         step_age_ms=None if newest is None else max(0, now_ms - newest.completed_at_ms),
         open_step=open_step.step if open_step else None,
         open_age_ms=max(0, now_ms - open_step.started_at_ms) if open_step else None,
-        steps_per_hour=float(len(hour)) if closed_steps else None,
-        reward=fmean(rewards[-WINDOW_STEPS:]) if rewards else None,
-        reward_before=fmean(before) if len(before) >= WINDOW_STEPS else None,
-        failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
+        steps_per_hour=float(len(steps_of_last_hour)) if closed_steps else None,
+        reward=fmean(rewards[-NEWEST_STEPS:]) if rewards else None,
+        reward_before=fmean(earlier_rewards) if len(earlier_rewards) >= NEWEST_STEPS else None,
+        failure=f"{last_record.error_class}: {last_record.message}" if isinstance(last_record, StepFailed) else None,
         no_signal_share=no_signal_share,
         standing=standing,
         longest_step_ms=max(
-            (step.completed_at_ms - step.started_at_ms for step in completed_steps[-WINDOW_STEPS:]), default=None
+            (step.completed_at_ms - step.started_at_ms for step in completed_steps[-NEWEST_STEPS:]), default=None
         ),
     )
 
@@ -112,7 +115,7 @@ def find_run_problems(run: RunHealth, limits: AlarmLimits, *, has_trainer: bool)
 
 
 def explain_no_step(problem: Problem, traffic_age_ms: int | None, limits: AlarmLimits) -> Problem:
-    """Return the problem; a run without a step since no episode has begun lacks traffic, and owes no steps."""
+    """Return the problem; a run that gets no episodes lacks traffic, and that is reported in its place."""
     limit_s = limits.no_step_s
     is_idle = limit_s is not None and traffic_age_ms is not None and traffic_age_ms > limit_s * 1000
     if problem.alarm != "no_step" or traffic_age_ms is None or not is_idle:
@@ -142,7 +145,7 @@ def measure_no_signal(window: CurriculumState) -> float | None:
 
 
 def find_no_signal(shares: Mapping[str, float | None], limits: AlarmLimits) -> Iterable[Problem]:
-    """Yield each run that gets hardly a group that it can learn from, with or without steps so far."""
+    """Yield each run whose groups hardly ever have a signal, whether it has made a step or not."""
     for run_id, share in shares.items():
         if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
             what = f"{share:.0%} of the groups in the newest window of run {run_id} are without a signal"

@@ -11,8 +11,8 @@ import pytest
 from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.formats import FORMATS
 from rollbus.producers.imports.grpc_server import serving_grpc
-from rollbus.producers.imports.http import door, make_app
-from rollbus.producers.imports.sending import Sender, Sending
+from rollbus.producers.imports.http import make_app, make_door
+from rollbus.producers.imports.sending import Sender, TraceConverter
 from rollbus.producers.imports.store import Store
 from rollbus.producers.sending.sink import MemorySink
 from rollbus.runtime.http.server import make_server
@@ -44,8 +44,8 @@ class Served:
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[Served]:
     store = Store(folder / "otlp.sqlite", **options)
-    collector = TraceCollector(store=store, sending=Sending(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
-    http_server = make_server(make_app(collector), door(HOST, TOKEN), host=HOST, port=0)
+    collector = TraceCollector(store=store, converter=TraceConverter(format=FORMATS["otlp"]), settle_ms=0, quiet_ms=0)
+    http_server = make_server(make_app(collector), make_door(HOST, TOKEN), host=HOST, port=0)
     running = asyncio.create_task(http_server.serve())
     try:
         while not http_server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait for

@@ -9,7 +9,7 @@ import pytest
 from rollbus.producers.imports import collector as collector_module
 from rollbus.producers.imports.collector import REPORT_MS, TraceCollector
 from rollbus.producers.imports.formats.formats import FORMATS
-from rollbus.producers.imports.sending import Sender, Sending
+from rollbus.producers.imports.sending import Sender, TraceConverter
 from rollbus.producers.imports.store import KEPT_MS, Store
 from rollbus.producers.sending.sink import MemorySink
 from rollbus.schemas.errors import UnavailableError
@@ -30,10 +30,10 @@ class World:
         self.collector = self._make()
 
     def _make(self) -> TraceCollector:
-        sending = Sending(format=FORMATS["otlp"])
+        converter = TraceConverter(format=FORMATS["otlp"])
         store = Store(self.path, **self.options)
         times = {"settle_ms": SETTLE_MS, "quiet_ms": QUIET_MS, "clock_ms": lambda: self.now_ms}
-        return TraceCollector(store=store, sending=sending, **times)  # type: ignore[arg-type]
+        return TraceCollector(store=store, converter=converter, **times)  # type: ignore[arg-type]
 
     def restart(self) -> None:
         self.collector.store.close()

@@ -14,7 +14,7 @@ from rollbus.producers.imports import documents, import_files
 from rollbus.producers.imports.documents import find_files
 from rollbus.producers.imports.formats.formats import FORMATS
 from rollbus.producers.imports.import_files import Import
-from rollbus.producers.imports.sending import Sending
+from rollbus.producers.imports.sending import TraceConverter
 from rollbus.producers.imports.store import Store
 from rollbus.producers.sending.sink import MemorySink, Outbound
 from rollbus.schemas.errors import ConfigurationError, RollbusError, UnavailableError
@@ -44,8 +44,8 @@ class Bench:
         self.sink = MemorySink()
 
     def make(self) -> Import:
-        sending = Sending(format=FORMATS[self.format_name], producer="p")
-        return Import(files=find_files(list(self.files)), sending=sending, store=Store(self.path), **self.options)
+        converter = TraceConverter(format=FORMATS[self.format_name], producer="p")
+        return Import(files=find_files(list(self.files)), converter=converter, store=Store(self.path), **self.options)
 
     async def run(self) -> dict[str, int]:
         work = self.make()
@@ -337,7 +337,7 @@ async def test_a_disk_that_is_full_loses_no_document(tmp_path: Path, monkeypatch
     bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", rows))
     work = bench.make()
     work.store.close()
-    small = Import(files=work.files, sending=work.sending, store=Store(bench.path, max_bytes=200_000))
+    small = Import(files=work.files, converter=work.converter, store=Store(bench.path, max_bytes=200_000))
     with pytest.raises(UnavailableError, match="takes no more"):
         small.read(QUIET)
     small.store.close()
@@ -355,7 +355,7 @@ async def test_a_shape_that_breaks_its_mapping_costs_its_trace_alone(
 
     bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", [row(trace) for trace in range(3)]))
     work = bench.make()
-    work.sending.format = replace(FORMATS["langfuse"], assemble=breaking)
+    work.converter.format = replace(FORMATS["langfuse"], assemble=breaking)
     work.read(QUIET)
     counts = await work.send(lambda: bench.sink, QUIET)
     assert (bench.answers(), counts["traces_refused"]) == (["answer 0", "answer 2"], 1)
@@ -384,11 +384,11 @@ async def test_a_too_large_trace_is_left_out_and_a_turn_loses_its_content(
     monkeypatch.setattr("rollbus.producers.imports.sending.MAX_TRACE_BYTES", 1 << 20)
 
     def records(work: Import, limit: int) -> list[Outbound]:
-        work.sending.max_record_bytes = limit
+        work.converter.max_record_bytes = limit
         work.read(QUIET)
         return [
             record
-            for batch, _ in work.sending.batches(work.store, [trace for _, trace in work.store.find_owed(10)])
+            for batch, _ in work.converter.batches(work.store, [trace for _, trace in work.store.find_owed(10)])
             for record in batch
         ]
 
@@ -403,13 +403,13 @@ async def test_a_too_large_trace_is_left_out_and_a_turn_loses_its_content(
     work = Bench(tmp_path / "2", huge).make()
     assert records(work, 32 << 20) == []
     assert work.store.counts()["traces_refused"] == 1
-    assert "its parts have more than" in work.sending.refused[0]
+    assert "its parts have more than" in work.converter.refused[0]
 
 
 async def test_a_dry_run_counts_what_an_import_would_send(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [row(trace, secret=1) for trace in range(3)])
     bench = Bench(tmp_path / "store", file)
-    work = Import(files=[file], sending=Sending(format=FORMATS["langfuse"]), store=Store(None))
+    work = Import(files=[file], converter=TraceConverter(format=FORMATS["langfuse"]), store=Store(None))
     work.read(QUIET)
     assert work.decide(QUIET) == await bench.run()
     assert work.store.counts()["unmapped.langfuse.observation.secret"] == 3

@@ -147,7 +147,7 @@ async def record_as_proxy(server: Server, namespace: str) -> None:
     sink, kafka = KafkaSink(connection(server, "proxy")), connection(server, "proxy")
     await sink.start()
     records = [Outbound(EPISODE_EVENTS.full_name(namespace), b"p", encode(group_events(1)[0]), START_MS)]
-    async with Heart(kafka, namespace, "proxy", "0.1.0").beating(lambda: Report(("proxy of x",))):
+    async with Heart(kafka, namespace, "proxy", "0.1.0").beating(lambda: Report(holds=("proxy of x",))):
         assert await sink.send(records) == frozenset()
         look = partial(read_health, connection(server, "operator"), namespace)
         await until_found(look, "no heart beats", is_enough=lambda picture: picture.processes)

@@ -68,11 +68,17 @@ class ArtLocal(JobBackend):
         updates, waiting = self._updates, self.one_update.locked()
         trouble = None if self._following is None else self._following.trouble
         if not isinstance(service, TorchService):  # ART's own engine counts for itself
-            return Report((model,), {"version": service.serving}, updates, waiting)
+            return Report(holds=(model,), positions={"version": service.serving}, work=updates, is_behind=waiting)
         served = service.served
         rows = sum(served.sampler.count_rows())
         work = updates + served.requests + served.sampler.steps
-        return Report((model,), {"version": served.serving}, work, waiting or rows > 0, trouble)
+        return Report(
+            holds=(model,),
+            positions={"version": served.serving},
+            work=work,
+            is_behind=waiting or rows > 0,
+            trouble=trouble,
+        )
 
     async def is_healthy(self) -> bool:
         """Return whether it was started and not closed."""

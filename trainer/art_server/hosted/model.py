@@ -85,7 +85,13 @@ class HostedModel(TinkerBackend):
         work = self.served.requests + self.served.sampler.steps + len(self.weights_tree.results)
         trouble = None if self._following is None else self._following.trouble
         is_waiting = self.one_update.locked() or running > 0
-        return Report((self.model.name,), {"version": self.served.serving}, work, is_waiting, trouble)
+        return Report(
+            holds=(self.model.name,),
+            positions={"version": self.served.serving},
+            work=work,
+            is_behind=is_waiting,
+            trouble=trouble,
+        )
 
     async def capabilities(self) -> Capabilities:
         """Return what a trainer should know."""

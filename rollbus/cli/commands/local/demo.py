@@ -67,7 +67,7 @@ def demo(
     usual = demo_job.amounts
     amounts = replace(usual, evaluated=evaluated or usual.evaluated)
     if episodes:
-        amounts = replace(amounts, episodes=episodes, fewest=None)
+        amounts = replace(amounts, episodes=episodes, min_episodes=None)
     if rate:
         amounts = replace(amounts, episodes_per_s=rate, share=None)
     console = Console()

@@ -73,14 +73,14 @@ def _look_for_parts(settings: Settings) -> "tuple[Part, ...]":
     from rollbus.hosted_stages import all_stages
     from rollbus.local import stack
     from rollbus.schemas.errors import ServiceError, UnavailableError
-    from rollbus.start.parts import ANSWERS, find_parts
+    from rollbus.start.parts import find_parts
     from rollbus.streams.kafka.topics_on_broker import check_topics
 
     mistakes, processes = None, None
     with show_progress("looking at the services, the topics and the processes"):
         local = settings.stack_settings()
         services = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
-        answering = {service.name for service in services if service.state in ANSWERS}
+        answering = {service.name for service in services if service.state == "running"}
         is_stopped = any(row.state == "stopped" and row.address == settings.kafka.bootstrap_servers for row in services)
         with suppress(UnavailableError):  # then the part is shown as missing
             if not is_stopped:

@@ -60,7 +60,7 @@ def import_(
     from rollbus.producers.imports.documents import find_files
     from rollbus.producers.imports.formats import formats
     from rollbus.producers.imports.import_files import Import
-    from rollbus.producers.imports.sending import Sending
+    from rollbus.producers.imports.sending import TraceConverter
     from rollbus.producers.imports.store import Store
     from rollbus.producers.turns.redaction import Privacy
     from rollbus.schemas.ids import content_hash
@@ -78,7 +78,7 @@ def import_(
     path = None if dry_run else state / f"{file_format}-{content_hash(about)[:16]}.sqlite"
     if again and path is not None:
         path.unlink(missing_ok=True)
-    sending = Sending(
+    converter = TraceConverter(
         format=formats.FORMATS[file_format],
         namespace=settings.namespace,
         producer=producer,
@@ -87,7 +87,7 @@ def import_(
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(path)
-    work = Import(files=paths, sending=sending, store=store, skip_bad=skip_bad)
+    work = Import(files=paths, converter=converter, store=store, skip_bad=skip_bad)
     is_done = False
     try:
         with show_progress("reading") as progress:
@@ -102,7 +102,7 @@ def import_(
         raise
     finally:
         store.close(remove=is_done)
-    _show(counts, [*work.bad, *sending.refused], dry_run=dry_run)
+    _show(counts, [*work.bad, *converter.refused], dry_run=dry_run)
 
 
 def _sink_of(settings: Settings, producer: str):  # type: ignore[no-untyped-def]

@@ -71,14 +71,14 @@ def serve(
 ) -> None:
     """Take in OTLP over HTTP and gRPC and record each trace as an episode, until SIGTERM or Ctrl-C.
 
-    A span that was answered for is on disk: after a kill the next start sends it. Programs bring the stack's token, as
-    OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer …".
+    A span is on disk before its request is answered, so after a kill the next start sends it. Programs need the stack's
+    token, as OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer …".
     """
     from rollbus.producers.imports.collector import TraceCollector
     from rollbus.producers.imports.formats.formats import FORMATS
     from rollbus.producers.imports.grpc_server import serving_grpc
-    from rollbus.producers.imports.http import door, make_app
-    from rollbus.producers.imports.sending import Sending
+    from rollbus.producers.imports.http import make_app, make_door
+    from rollbus.producers.imports.sending import TraceConverter
     from rollbus.producers.imports.store import Store
     from rollbus.producers.sending.kafka_sink import KafkaSink
     from rollbus.producers.turns.redaction import Privacy
@@ -88,7 +88,7 @@ def serve(
 
     require_topics(settings, "episode-events", "aliases", "producer-reports")
     log_to_stderr()
-    sending = Sending(
+    converter = TraceConverter(
         format=FORMATS["otlp"],
         namespace=settings.namespace,
         producer=producer,
@@ -97,16 +97,18 @@ def serve(
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(state / "otlp.sqlite", max_bytes=int(max_gib * GIB))
-    collector = TraceCollector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
+    collector = TraceCollector(
+        store=store, converter=converter, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000)
+    )
     shown_host = f"[{host}]" if ":" in host else host
     try:
         with open_listener(host, port) as listener:
-            own_port = listener.getsockname()[1]
-            settings = settings.with_token(host, [own_port, *([grpc_port] if grpc_port else [])], os.environ)
-            given = settings.art_server.token
-            token = None if settings.insecure or given is None else given.get_secret_value()
+            http_port = listener.getsockname()[1]
+            settings = settings.with_token(host, [http_port, *([grpc_port] if grpc_port else [])], os.environ)
+            secret = settings.art_server.token
+            token = None if settings.insecure or secret is None else secret.get_secret_value()
             find_principal = settings.find_principal()
-            own_sink = partial(
+            make_sink = partial(
                 KafkaSink,
                 settings.kafka,
                 client_id="rollbus-ingest",
@@ -114,16 +116,21 @@ def serve(
                 signing=settings.signing,
             )
 
-            async def serve() -> None:
-                async with serving_grpc(collector, host, grpc_port, token, find_principal) as its_port:
-                    sink = start_task(collector.run(own_sink), "sending traces")
+            async def serve_both() -> None:
+                async with serving_grpc(collector, host, grpc_port, token, find_principal) as bound_grpc_port:
+                    sending = start_task(collector.run(make_sink), "sending traces")
                     async with beating(settings.heart("ingest"), collector.report):
-                        echo(f"OTLP: http://{shown_host}:{own_port} and, by gRPC, {shown_host}:{its_port}", err=True)
-                        server = make_server(make_app(collector, find_principal), door(host, token, find_principal))
+                        echo(
+                            f"OTLP: http://{shown_host}:{http_port} and, by gRPC, {shown_host}:{bound_grpc_port}",
+                            err=True,
+                        )
+                        server = make_server(
+                            make_app(collector, find_principal), make_door(host, token, find_principal)
+                        )
                         await serve_until_stopped(server, listener)
-                sink.cancel()
-                await asyncio.gather(sink, return_exceptions=True)
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
-            asyncio.run(serve())
+            asyncio.run(serve_both())
     finally:
         store.close()

@@ -4,17 +4,15 @@ Silence is judged by the broker's clock, whatever this machine's says (`clock`).
 """
 
 import asyncio
-import socket
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rollbus.health.clock import BrokerClock
 from rollbus.health.lag import make_lag_rows
+from rollbus.health.own_machine import is_frozen, is_gone
 from rollbus.health.picture import Look, Picture, draw_picture
 from rollbus.runtime.health.alarms.lags import LAG_S, Lag, LagHistory
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -41,17 +39,14 @@ STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFai
 STEPS_KEPT = 500
 """Newest records of training steps, and of curriculum windows, of all runs together."""
 LONGEST_WAIT_S = 12.0
-"""For a first beat that tells the broker's clock."""
+"""For a first beat, which shows the time of the broker's clock."""
 LOOK_AGAIN_S = 0.5
 ANSWER_S = 20.0
 """Longest wait for the broker in one look."""
-FRESH_S, DOWN_S = 2.0, 15.0
-"""How long a watch repeats an answer, and how long a failure."""
-PROCESSES = Path("/proc")
 
 
 class HealthReader:
-    """Looks at one namespace again and again; comes from `open_health`."""
+    """Looks at one namespace again and again; `open_health` makes it."""
 
     def __init__(
         self,
@@ -70,8 +65,8 @@ class HealthReader:
         self._unread: dict[str, int] = {}
         self._steps: deque[StepRecord] = deque(maxlen=STEPS_KEPT)
         self._windows: dict[str, CurriculumState] = {}
-        self._refused: dict[tuple[str, int, int], int] = {}
-        """Places of records with dead letters, and when the newest came; several consumers may refuse one."""
+        self._dead_letter_times: dict[tuple[str, int, int], int] = {}
+        """When the newest dead letter of a record came, by the record's place; several consumers may refuse one."""
         self._event_places, self._logs = event_places, logs
         self._is_first = True
         self.history = history or LagHistory(LAG_S)
@@ -122,7 +117,7 @@ class HealthReader:
         )
 
     async def _look(self) -> Look:
-        await self._read()
+        await self._read_new_records()
         rows = make_lag_rows(self._namespace, await self._lag.read_namespace(self._namespace))
         self.is_outdated = await find_log_ids(self._consumer, _topic_names(self._namespace)) != self._logs
         return Look(
@@ -131,8 +126,8 @@ class HealthReader:
             lags=[Lag(row.group, row.topic, row.members, row.lag) for row in rows],
             steps=list(self._steps),
             windows=dict(self._windows),
-            dead_letters=len(self._refused),
-            newest_dead_letter_ms=max(self._refused.values(), default=None),
+            dead_letters=len(self._dead_letter_times),
+            newest_dead_letter_ms=max(self._dead_letter_times.values(), default=None),
             unread_beats=dict(self._unread),
             events=await self._count_events(),
         )
@@ -143,22 +138,22 @@ class HealthReader:
         bounds = await read_bounds(self._consumer, self._event_places)
         return sum(end - begin for begin, end in bounds.values())
 
-    async def _read(self) -> None:
+    async def _read_new_records(self) -> None:
         places = set(self._consumer.assignment()) - set(self._event_places)
         bounds = await read_bounds(self._consumer, places)
         async with aclosing(read_on(self._consumer, {place: end for place, (_, end) in bounds.items()})) as records:
             async for record in records:
-                self._take(record)
+                self._add_record(record)
         self._is_first = False
 
-    def _take(self, record: Any) -> None:
+    def _add_record(self, record: Any) -> None:
         name = record.topic.removeprefix(self._namespace)
         if name == DEAD_LETTERS.name:
             letter = decode_if(record.value, DeadLetter) or record
             place = (letter.topic, letter.partition, letter.offset)
-            self._refused[place] = record.timestamp
+            self._dead_letter_times[place] = record.timestamp
             if is_set_aside(letter):
-                del self._refused[place]
+                del self._dead_letter_times[place]
         elif name == TRAINING_STEPS.name:
             step: StepRecord | None = decode_if(record.value, *STEPS)
             if step is not None:
@@ -168,9 +163,9 @@ class HealthReader:
             if window is not None:
                 self._windows[window.run_id] = window
         elif record.value is not None:
-            self._take_beat(record)
+            self._add_beat(record)
 
-    def _take_beat(self, record: Any) -> None:
+    def _add_beat(self, record: Any) -> None:
         if (beat := decode_if(record.value, Heartbeat)) is None:
             self._unread[(record.key or b"").decode(errors="replace")] = record.timestamp
             return
@@ -200,9 +195,9 @@ async def open_health(
         consumer = await stack.enter_async_context(open_reader(connection, "looking at health"))
         assign_paused(consumer, places)
         bounds = await read_bounds(consumer, places)
-        long = [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
+        long_topics = [topic.full_name(namespace) for topic in (TRAINING_STEPS, CURRICULUM)]
         for place, (begin, end) in bounds.items():
-            consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long else begin)
+            consumer.seek(place, max(begin, end - STEPS_KEPT) if place.topic in long_topics else begin)
         lag = await stack.enter_async_context(open_lag(connection))
         event_places = [place for place in places if place.topic == EPISODE_EVENTS.full_name(namespace)]
         yield HealthReader(
@@ -221,57 +216,6 @@ def _topic_names(namespace: str) -> list[str]:
     return [topic.full_name(namespace) for topic in TOPICS_OF_HEALTH]
 
 
-class HealthWatch:
-    """Pictures for several askers over one connection, which stays open; an answer or a failure holds for a moment."""
-
-    def __init__(self, connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> None:
-        """Nothing connects before the first question."""
-        self._connection, self._namespace, self._limits = connection, namespace, limits
-        self._lock = asyncio.Lock()
-        self._stack: AsyncExitStack | None = None
-        self._reader: HealthReader | None = None
-        self._until = 0.0
-        self._answer: Picture | UnavailableError | None = None
-
-    async def ask(self) -> Picture:
-        """Return the picture; raises UnavailableError."""
-        async with self._lock:
-            if self._answer is None or time.monotonic() >= self._until:
-                await self._refresh()
-        if isinstance(self._answer, UnavailableError):
-            raise self._answer
-        assert self._answer is not None
-        return self._answer
-
-    async def close(self) -> None:
-        """Disconnect."""
-        stack, self._stack, self._reader = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
-
-    async def _refresh(self) -> None:
-        try:
-            if self._reader is not None:
-                self._answer = await self._reader.picture()
-            else:
-                self._stack = AsyncExitStack()
-                health_context = open_health(self._connection, self._namespace, self._limits)
-                async with asyncio.timeout(ANSWER_S):
-                    reader = await self._stack.enter_async_context(health_context)
-                self._reader, self._answer = reader, await reader.settled_picture()
-            self._until = time.monotonic() + FRESH_S
-            if self._reader.is_outdated:
-                await self.close()  # the next connection finds them
-        except (UnavailableError, TimeoutError) as error:
-            late = UnavailableError(f"the broker has not answered for {ANSWER_S:.0f} s")
-            self._answer = error if isinstance(error, UnavailableError) else late
-            self._until = time.monotonic() + DOWN_S
-            await self.close()
-        except BaseException:  # an asker has left, or the look failed: the next question connects again
-            await self.close()
-            raise
-
-
 async def read_health(connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> Picture:
     """Return the picture of a namespace now, for a command or the page; raises UnavailableError."""
     async with open_health(connection, namespace, limits) as health:
@@ -281,27 +225,6 @@ async def read_health(connection: KafkaConnection, namespace: str, limits: Alarm
 async def read_living_processes(
     connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None
 ) -> tuple[ProcessHealth, ...]:
-    """Return the processes of a namespace that live now, for who starts those that are missing."""
+    """Return the processes of a namespace that live now; the caller starts those that are missing."""
     async with open_health(connection, namespace, limits) as health:
         return await health.living_processes()
-
-
-def is_frozen(beat: Heartbeat) -> bool | None:
-    """Say whether a process of this machine is stopped by a signal; None if it is elsewhere or gone."""
-    state = _process_state(beat)
-    return state in ("T", "t") if state else None
-
-
-def is_gone(process: Heartbeat | ProcessHealth) -> bool:
-    """Say whether a process of this machine is there no more, as far as its number shows it: macOS does not."""
-    return _process_state(process) in ("", "Z", "X")
-
-
-def _process_state(process: Heartbeat | ProcessHealth) -> str | None:
-    """Return the kernel's letter, empty for a process that is gone; None for one elsewhere, or where it shows none."""
-    if process.host != socket.gethostname() or not PROCESSES.exists():
-        return None
-    try:
-        return (PROCESSES / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

@@ -15,7 +15,8 @@ from rollbus.health.funnel.funnel import Funnel
 from rollbus.health.funnel.numbers import FunnelSettings
 from rollbus.health.funnel.verdict import Verdict, give_verdict, hold_funnels
 from rollbus.health.picture import Picture, add_traffic, to_json
-from rollbus.health.reading import HealthWatch, read_health
+from rollbus.health.reading import read_health
+from rollbus.health.watch import HealthWatch
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.wall_clock import wall_clock_ms

@@ -185,7 +185,7 @@ def _mean_metrics(steps: Sequence[StepCompleted]) -> dict[str, Any]:
 
 def _exclusions(view: RunView, epoch: int, submitted_ids: set[str | None]) -> Iterable[RewardRevised]:
     """Yield an exclusion for every trajectory of the epoch that is grouped and was not submitted."""
-    for trajectory_id in view.trajectories_of(epoch):
+    for trajectory_id in view.trajectory_ids_of(epoch):
         if trajectory_id in view.group_id_by_trajectory and trajectory_id not in submitted_ids:
             record = view.trajectories[trajectory_id]
             yield RewardRevised(

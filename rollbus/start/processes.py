@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from rollbus.consumers.clickhouse.questions.saved_questions import has_tables
-from rollbus.health.reading import is_gone, read_health
+from rollbus.health.own_machine import is_gone
+from rollbus.health.reading import read_health
 from rollbus.hosted_stages import create_topics
 from rollbus.local import stack
 from rollbus.local.kafka.jars import find_jars

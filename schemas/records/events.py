@@ -1,7 +1,8 @@
 """Facts of an episode, as producers write them to `episode-events` and `aliases`.
 
 An event is immutable and ordered by (writer, sequence) within its episode.
-`occurred_at_ms` merges writers and reports; it closes nothing, and of rewards the broker's order decides.
+`occurred_at_ms` merges the events of several writers and reports. It closes nothing, and it does not order rewards:
+their order is the broker's.
 """
 
 import math
@@ -26,7 +27,8 @@ class Event:
     event_id: str
     """uuid5 of (episode, writer, sequence), or of the caller's key for rewards."""
     episode_id: str
-    """Until the alias stage resolves it: empty for a reward by alias, for what resumes an episode the pause's name."""
+    """Of a reward by alias it is empty, and of events that resume an episode it may be the name of its pause: the alias
+    stage fills in the id."""
     root_episode_id: str
     """The outermost parent: the Kafka key, so a sub-agent's events share its root's partition."""
     writer_id: str

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.reading import HealthWatch
+from rollbus.health.watch import HealthWatch
 from rollbus.runtime.kafka.connection import KafkaConnection
 
 
@@ -33,7 +33,7 @@ class Broker:
 
 
 def watch_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> HealthWatch:
-    monkeypatch.setattr("rollbus.health.reading.open_health", broker.connect)
+    monkeypatch.setattr("rollbus.health.watch.open_health", broker.connect)
     return HealthWatch(KafkaConnection(), "t.")
 
 

@@ -506,7 +506,7 @@ async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path
     plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     async with new_run(tmp_path, plain) as components:
         (status,) = await run_epochs(components, 1)
-        reasons = dict(components.run.log.view.count_drop_reasons(components.run.log.view.trajectories_of(0), {}))
+        reasons = dict(components.run.log.view.count_drop_reasons(components.run.log.view.trajectory_ids_of(0), {}))
         assert isinstance(components.adapter, guide_components.MyTrainerAdapter)
         (given,) = components.adapter.submitted
     assert status.status is TrainingStatusEnum.COMPLETED

@@ -129,8 +129,8 @@ def test_a_record_that_comes_again_changes_nothing() -> None:
     ]
     records = [make_trajectory(labels={"run": "r"}, trajectory_id="t1"), *revisions, STARTED_STEP, COMPLETED_STEP]
     view, again = RunView("r"), RunView("r")
-    view.take(records)
-    again.take([*records, *reversed(records)])
+    view.take_records(records)
+    again.take_records([*records, *reversed(records)])
     assert again == view
 
 

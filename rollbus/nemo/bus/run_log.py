@@ -44,12 +44,12 @@ class RunLog:
     async def refresh(self) -> bool:
         """Read on; False where nothing of this run came."""
         async with self._reading:
-            return self.view.take(await self.bus.poll())
+            return self.view.take_records(await self.bus.poll())
 
     async def begin(self, *, resume: bool) -> None:
         """Read everything that is there; raises ConfigurationError where a new run has the name of another."""
         async with self._reading:
-            self.view.take(await self.bus.catch_up())
+            self.view.take_records(await self.bus.catch_up())
             self.view.failures.clear()  # after a restart the trainer tries again what failed for good before
         if self.view.commands and not resume:
             raise ConfigurationError(

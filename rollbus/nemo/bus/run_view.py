@@ -47,7 +47,7 @@ def group_id_of(run_id: str, epoch: int, example_id: str) -> str:
 
 
 def command_id_of(run_id: str, epoch: int) -> str:
-    """Return the id of the command that ends an epoch: saying it twice is saying it once."""
+    """Return the id of the command that ends an epoch: with one id, the command counts once."""
     return stable_id("finetune-epoch", run_id, epoch)
 
 
@@ -89,29 +89,31 @@ class RunView:
     stop_reasons: dict[str, str] = field(default_factory=dict)
     """By episode id, of all runs: the end of an episode does not name its run."""
 
-    def take(self, records: Iterable[Any]) -> bool:
-        """Take in what was read, and say whether any of it is the run's; a record seen before changes nothing."""
-        return sum(map(self._take, records)) > 0
+    def take_records(self, records: Iterable[Any]) -> bool:
+        """Take in records, and say whether any of them is the run's; a record that came before changes nothing."""
+        return sum(self._take_record(record) for record in records) > 0  # not `any`, which would stop at the first
 
-    def is_settled(self, trajectories: Iterable[str]) -> bool:
+    def is_settled(self, trajectory_ids: Iterable[str]) -> bool:
         """Whether each of these trajectories is here with its group, or has a drop."""
         return all(
-            trajectory in self.trajectories
-            if trajectory in self.group_id_by_trajectory
-            else trajectory in self.drop_reasons
-            for trajectory in trajectories
+            trajectory_id in self.trajectories
+            if trajectory_id in self.group_id_by_trajectory
+            else trajectory_id in self.drop_reasons
+            for trajectory_id in trajectory_ids
         )
 
-    def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
-        """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
-        group_ids = {self.group_id_by_trajectory.get(trajectory) for trajectory in trajectories}
+    def groups_of(self, trajectory_ids: Iterable[str]) -> list[Group]:
+        """Return the groups of these trajectories by their examples' ids, in which numbers are ordered as numbers."""
+        group_ids = {self.group_id_by_trajectory.get(trajectory_id) for trajectory_id in trajectory_ids}
         groups = (group for group_id, group in self.groups.items() if group_id in group_ids)
         return sorted(groups, key=lambda group: natural_order(group.group_key))
 
-    def trajectories_of(self, epoch: int) -> list[str]:
+    def trajectory_ids_of(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
         return [
-            trajectory for trajectory, record in self.trajectories.items() if record.labels.get("epoch") == str(epoch)
+            trajectory_id
+            for trajectory_id, trajectory in self.trajectories.items()
+            if trajectory.labels.get("epoch") == str(epoch)
         ]
 
     def batches_of(self, window: int) -> list[TrainingBatch]:
@@ -149,16 +151,16 @@ class RunView:
         """Return the epoch whose window is still open."""
         return max(self.windows, default=-1) + 1
 
-    def count_drop_reasons(self, trajectories: Iterable[str], crashes: Mapping[str, str]) -> dict[str, int]:
-        """Return how many of these were dropped, by reason; a crash is the reason why the stages got no reward."""
+    def count_drop_reasons(self, trajectory_ids: Iterable[str], crashes: Mapping[str, str]) -> dict[str, int]:
+        """Return how many of these were dropped, by reason; `crashes` has the error of each whose workflow crashed."""
         reasons = (
-            f"crashed ({crashes[trajectory]})" if trajectory in crashes else self.drop_reasons[trajectory]
-            for trajectory in trajectories
-            if trajectory not in self.group_id_by_trajectory and trajectory in self.drop_reasons
+            f"crashed ({crashes[trajectory_id]})" if trajectory_id in crashes else self.drop_reasons[trajectory_id]
+            for trajectory_id in trajectory_ids
+            if trajectory_id not in self.group_id_by_trajectory and trajectory_id in self.drop_reasons
         )
         return dict(sorted(Counter(reasons).items()))
 
-    def _take(self, record: Any) -> bool:
+    def _take_record(self, record: Any) -> bool:
         """Take in a record; return False for one that names no run, or another."""
         match record:
             case Trajectory() if record.labels.get("run") == self.run_id:
@@ -178,12 +180,12 @@ class RunView:
                 self._drop(record)
                 return record.run_id is not None
             case _ if getattr(record, "run_id", None) == self.run_id:
-                self._take_of_run(record)
+                self._take_record_of_run(record)
             case _:
                 return False
         return True
 
-    def _take_of_run(self, record: Any) -> None:
+    def _take_record_of_run(self, record: Any) -> None:
         match record:
             case Group():
                 self.groups.setdefault(record.group_id, record)

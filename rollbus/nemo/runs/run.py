@@ -76,7 +76,7 @@ class Run:
         view = self.log.view
         if not self.resume or epoch not in view.windows:
             return None
-        return TrajectoryCollection(trajectories=self.collected(view.trajectories_of(epoch)), run_id=self.run_id)
+        return TrajectoryCollection(trajectories=self.collected(view.trajectory_ids_of(epoch)), run_id=self.run_id)
 
     def collected(self, ids: Iterable[str]) -> list[list[Trajectory]]:
         """Return what the stages keep of trajectories, by groups."""
@@ -101,7 +101,7 @@ class Run:
         view = self.log.view
         untrained = {}
         for epoch in sorted(self.built_epochs | view.windows.keys()):
-            groups = view.groups_of(view.trajectories_of(epoch))
+            groups = view.groups_of(view.trajectory_ids_of(epoch))
             rewards = [member.reward for group in groups for member in group.members]
             is_solved = min(rewards, default=0.0) >= SOLVED
             if not is_solved and not any(batch.batch_hash in view.completed for batch in view.batches_of(epoch)):

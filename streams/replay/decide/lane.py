@@ -19,7 +19,7 @@ from rollbus.streams.replay.decide.live_inputs import Change
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
-from rollbus.streams.replay.decide.stage_output import StageOutput, header_fields
+from rollbus.streams.replay.decide.stage_output import StageOutput, read_header_fields
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.header import make_header
 from rollbus.streams.state.stage import Incoming
@@ -97,10 +97,10 @@ class Lane(Chain):
         early: Mapping[str, Sequence[Incoming]] | None = None,
         app_version: str = "",
         signer_of: SignerOf | None = None,
-        heads: bool = False,
+        with_headers: bool = False,
         ask_all: AskAll | None = None,
     ) -> None:
-        """With `heads` each trajectory goes with its header; with `ask_all` with its answers too."""
+        """`with_headers` adds to each trajectory the header of its score; `ask_all` adds its answers, too."""
         super().__init__(
             stages,
             partitions=partitions,
@@ -114,17 +114,17 @@ class Lane(Chain):
             app_version=app_version,
             signer_of=signer_of,
         )
-        self._heads, self._ask_all = heads or ask_all is not None, ask_all
+        self._with_headers, self._ask_all = with_headers or ask_all is not None, ask_all
         self._outputs: list[StageOutput] = []
-        self._whole: list[tuple[int, Trajectory]] = []
-        """Trajectories among what was made, by their place."""
+        self._trajectories: list[tuple[int, Trajectory]] = []
+        """Those among the outputs, with their index there."""
 
     async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
         """Read the sources to their ends."""
         async for part in merged(sources, self._signer_of):
             if isinstance(part, Piece):
                 await self.piece(part.partition, part.records)
-                yield MadePiece(part.partition, await self._collected())
+                yield MadePiece(part.partition, await self._take_outputs())
             else:
                 yield await self._round(part)
         yield self._all([source.partition for source in sources])
@@ -133,7 +133,7 @@ class Lane(Chain):
         outputs = []
         for partition, raw in whole_round.at:  # one after the other, so that it is known which made what
             await self.round(Round(whole_round.tick, whole_round.data, ((partition, raw),)))
-            outputs.append((partition, await self._collected()))
+            outputs.append((partition, await self._take_outputs()))
         rows = self.open_rows() if whole_round.tick.number % LOOK_AT_ROWS == 0 else None
         return MadeRound(whole_round.tick.number, whole_round.data, tuple(outputs), rows)
 
@@ -142,28 +142,24 @@ class Lane(Chain):
         digests = tuple({number: value_of(reader.digests[number]) for number in partitions} for reader in self._readers)
         return MadeAll(counts, digests, self.open_rows())
 
-    async def _collected(self) -> list[StageOutput]:
-        outputs, whole, self._outputs, self._whole = self._outputs, self._whole, [], []
-        answers: Sequence[Answers | None] = [None] * len(whole)
-        if self._ask_all is not None and whole:
-            answers = await self._ask_all([trajectory for _, trajectory in whole])
-        for (place, trajectory), answer in zip(whole, answers, strict=True):
-            answered = (
-                None
-                if answer is None
-                else tuple(
-                    (name, component.value, component.error, component.turns) for name, component in answer.items()
+    async def _take_outputs(self) -> list[StageOutput]:
+        outputs, trajectories, self._outputs, self._trajectories = self._outputs, self._trajectories, [], []
+        answers: Sequence[Answers | None] = [None] * len(trajectories)
+        if self._ask_all is not None and trajectories:
+            answers = await self._ask_all([trajectory for _, trajectory in trajectories])
+        for (index, trajectory), answers_by_name in zip(trajectories, answers, strict=True):
+            answer_rows = None
+            if answers_by_name is not None:
+                answer_rows = tuple(
+                    (name, answer.value, answer.error, answer.turns) for name, answer in answers_by_name.items()
                 )
-            )
-            reader, topic, key, data, *_ = outputs[place]
-            outputs[place] = StageOutput(
-                reader, topic, key, data, header_fields(make_header(trajectory, NOWHERE)), answered
-            )
+            header_fields = read_header_fields(make_header(trajectory, NOWHERE))
+            outputs[index] = outputs[index]._replace(header_fields=header_fields, answers=answer_rows)
         return outputs
 
     def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
-        if self._heads and isinstance(record, Trajectory):
-            self._whole.append((len(self._outputs), record))
+        if self._with_headers and isinstance(record, Trajectory):
+            self._trajectories.append((len(self._outputs), record))
         self._outputs.append(StageOutput(self._readers.index(reader), topic.name, name.encode(), data))
 
     def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:

@@ -169,7 +169,7 @@ class Steps:
 
     def _deliver_made(self, outputs: Iterable[StageOutput]) -> None:
         for output in outputs:
-            reader, topic = self._readers[output.reader], topic_of(output.topic)
+            reader, topic = self._readers[output.reader_index], topic_of(output.topic)
             if topic is DEAD_LETTERS:
                 reader.held_records.append((topic, 0, output.key, output.data))
             else:

@@ -50,7 +50,7 @@ class LaneJob:
     ranges: tuple[ReplayRange, ...]
     """Of its own partitions."""
     excluded: frozenset[str]
-    heads: bool
+    with_headers: bool
     """Whether scoring follows, and is given headers."""
     registry: Registry | None
     """The reward functions, where the lane is to ask them."""
@@ -130,7 +130,7 @@ async def _lane(job: LaneJob) -> Lane:
         excluded=job.excluded,
         early=early,
         app_version=job.app_version,
-        heads=job.heads,
+        with_headers=job.with_headers,
         signer_of=job.settings.signer_of(job.plan.input),
         ask_all=None if job.registry is None else asking(job.plan, job.registry),
     )

@@ -118,8 +118,8 @@ class RangeRun:
         parts = lanes_for(self.processes, plan, factory.ranges, cores=count_bound_cores(), memory=available_memory())
         registry = functions_to_take_along(plan, factory.registry)
         is_as_live = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
-        heads = "scoring" in plan.stages and (registry is not None or is_as_live)
-        job = LaneJob(factory.settings, plan, (), factory.excluded, heads, registry, factory.version)
+        with_headers = "scoring" in plan.stages and (registry is not None or is_as_live)
+        job = LaneJob(factory.settings, plan, (), factory.excluded, with_headers, registry, factory.version)
         return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
 
     async def _alone(self, chain: Chain) -> AsyncIterator[Passed]:

@@ -12,8 +12,9 @@ from urllib.request import urlopen
 import pytest
 
 from rollbus.health import reading
-from rollbus.health.reading import HealthWatch, open_health
+from rollbus.health.reading import open_health
 from rollbus.health.reporter import HealthReporter
+from rollbus.health.watch import HealthWatch
 from rollbus.runtime.health.alarms.limits import AlarmLimits
 from rollbus.runtime.health.heart import Heart, Report
 from rollbus.schemas.errors import ConfigurationError, UnavailableError

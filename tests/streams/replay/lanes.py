@@ -35,7 +35,7 @@ async def replayed_in_lanes(
     *,
     partitions: int,
     lanes: int,
-    heads: bool = True,
+    with_headers: bool = True,
     ask_all: Any = None,
     lane_options: dict[str, Any] | None = None,
     output: MemoryOutput | None = None,
@@ -46,7 +46,7 @@ async def replayed_in_lanes(
     running = []
     for number in range(lanes):
         lane_sources = [source for source in sources if source.partition % lanes == number]
-        lane = Lane(first, partitions=partitions, output=CountingOutput(), heads=heads, ask_all=ask_all,
+        lane = Lane(first, partitions=partitions, output=CountingOutput(), with_headers=with_headers, ask_all=ask_all,
                     **NAMES, **(lane_options or {}))  # fmt: skip
         running.append(MemoryLane([source.partition for source in lane_sources], lane.run(lane_sources)))
     elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])

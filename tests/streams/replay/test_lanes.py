@@ -52,7 +52,7 @@ def stages_for(past: Past, how: str, kinds: Sequence[str]) -> list[Any]:
 async def in_lanes(past: Past, size: int, lanes: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:
     return await replayed_in_lanes(
         stages_for(past, how, kinds), list_sources(past, INPUTS[kinds[0]], size), partitions=past.broker.partitions,
-        lanes=lanes, heads=how != "whole", ask_all=ask_all if how == "answered" else None,
+        lanes=lanes, with_headers=how != "whole", ask_all=ask_all if how == "answered" else None,
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ async def test_the_trajectories_of_a_group_are_released_before_they_are_judged(l
     output = HoldingOutput()
     topics = Topics(output)
     fresh = stages(payload=WrittenPayload(output, topics))
-    options: dict[str, Any] = {"lanes": lanes, "heads": False} if lanes else {}
+    options: dict[str, Any] = {"lanes": lanes, "with_headers": False} if lanes else {}
     run = replayed_in_lanes if lanes else replayed
     _, frames = await run(fresh, events(), partitions=PARTITIONS, output=output, **options)
     records = {topic: [decode(data) for (name, _), rows in frames.items() if name == topic for _, data in rows]

@@ -1,9 +1,9 @@
 """The desk's users: customers write tickets in bursts, and colleagues report later what became of each, by its order.
 
-A verdict is feedback from this process, not from the desk's. A tenth of them name a wrong team, one in twenty is taken
-back, and a tenth of the tickets get none. With --words nobody
-reports a verdict: the customers say what they think of the answer, and some of them the wrong thing, nothing, or what
-could mean anything. Prints how many tickets the desk sent to the right team; Ctrl-C ends it.
+A verdict is feedback from this process, not from the desk's. A tenth of the verdicts name a wrong team, one in twenty
+is corrected later, and a tenth of the tickets get no verdict. With --words the customers themselves say what they think
+of the answer, in place of verdicts; some customers say the opposite of what they think, something vague, or
+nothing. Prints how many tickets the desk sent to the right team; Ctrl-C ends it.
 """
 
 import argparse
@@ -19,14 +19,15 @@ import rollbus
 
 KAFKA = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
 DESK = os.environ.get("DESK_URL", "http://127.0.0.1:8080")
-BURST = 8
-"""Tickets arrive together, up to so many."""
-SILENT, WRONG, TAKEN_BACK = 0.1, 0.1, 0.05
-DELAY_S, LONGEST_DELAY_S = 2.0, 4.0
+MAX_BURST = 8
+"""Tickets that arrive together, at most."""
+NO_VERDICT_SHARE, WRONG_SHARE, CORRECTED_SHARE = 0.1, 0.1, 0.05
+"""Share of the tickets without a verdict; shares of the verdicts that are wrong, and that are wrong until corrected."""
+DELAY_S, MAX_DELAY_S = 2.0, 4.0
 """Mean and longest wait for a word on a ticket; seconds here are days in a shop."""
-REPORT_EVERY = 100
-RATE = {"routing": 1.8, "orders": 0.2}
-"""Tickets per second that two cores learn from in time."""
+PRINT_EVERY_TICKETS = 100
+TICKETS_PER_S = {"routing": 1.8, "orders": 0.2}
+"""By task: how many two cores can learn from as they come."""
 SENTENCES = {
     "payment": (
         "I was charged twice for the {thing}",
@@ -78,27 +79,27 @@ def write_ticket(task: str, order: str, rng: random.Random) -> tuple[str, str]:
 PLEASED = ("thanks", "Perfect, thank you!", "great, exactly that", "thx", "cheers")
 CORRECTIONS = ("no, it's about the {team}", "that's wrong, I meant {team}", "Nope. {team}.", "not what I asked")
 VAGUE = ("ok", "hm", "and when will I hear from you?")
-NO_WORD, MISSPOKEN, MEANT_NOTHING = 0.1, 0.1, 0.1
-"""Shares of the customers who say nothing, the wrong thing, and what could mean anything."""
+CUSTOMER_SHARES = {"honest": 0.7, "opposite": 0.1, "vague": 0.1, "silent": 0.1}
+"""Shares of the customers who say what they think, the opposite, something vague, and nothing."""
 
 
-def next_words(is_right: bool, team: str, rng: random.Random) -> str | None:
+def choose_words(is_right: bool, team: str, rng: random.Random) -> str | None:
     """Return what a customer says after the answer; None for nothing."""
-    shares = (1 - NO_WORD - MISSPOKEN - MEANT_NOTHING, MISSPOKEN, MEANT_NOTHING, NO_WORD)
-    (kind,) = rng.choices(("meant", "misspoken", "vague", "silent"), weights=shares)
+    (kind,) = rng.choices(tuple(CUSTOMER_SHARES), weights=tuple(CUSTOMER_SHARES.values()))
     if kind == "silent":
         return None
     if kind == "vague":
         return rng.choice(VAGUE)
-    return rng.choice(PLEASED if is_right == (kind == "meant") else CORRECTIONS).format(team=team)
+    sounds_pleased = is_right if kind == "honest" else not is_right
+    return rng.choice(PLEASED if sounds_pleased else CORRECTIONS).format(team=team)
 
 
 class Customers:
-    """Writes the tickets, and reports what became of them."""
+    """Write the tickets, and later say or report what became of them."""
 
     def __init__(self, task: str, recorder: rollbus.Recorder, desk: httpx.AsyncClient, *, in_words: bool) -> None:
         self.task, self.recorder, self.desk, self.in_words = task, recorder, desk, in_words
-        self.answered = self.right = 0
+        self.answered = self.right_since_print = 0
 
     async def write(self, order: str, rng: random.Random) -> None:
         """Write a ticket; later report where it belongs."""
@@ -108,38 +109,39 @@ class Customers:
             answer = (await self.desk.post("/tickets", json=body)).raise_for_status().json()
             self.count(answer == team)
             if self.in_words:
-                await self.speak(order, next_words(answer == team, team, rng), rng)
-            elif rng.random() >= SILENT:
+                await self.speak(order, choose_words(answer == team, team, rng), rng)
+            elif rng.random() >= NO_VERDICT_SHARE:
                 await self.report(order, answer, team, rng)
         except httpx.HTTPError as error:
             print(f"ticket {order} failed: {error!r}", flush=True)
 
     async def speak(self, order: str, words: str | None, rng: random.Random) -> None:
         """Say something to the desk, or nothing."""
-        await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S))
+        await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), MAX_DELAY_S))
         if words is not None:
             (await self.desk.post(f"/tickets/{order}/messages", json={"text": words})).raise_for_status()
 
     async def report(self, order: str, answer: str | None, team: str, rng: random.Random) -> None:
-        """Say once or twice which team it is; the last word ends the ticket."""
-        wrong = rng.choice([other for other in TEAMS if other != team])
-        shares = (1 - WRONG - TAKEN_BACK, WRONG, TAKEN_BACK)
-        (verdicts,) = rng.choices([(team,), (wrong,), (wrong, team)], weights=shares)
-        earlier: str | None = None
+        """Report once or twice which team it is; the last verdict closes the ticket."""
+        wrong_team = rng.choice([other for other in TEAMS if other != team])
+        shares = (1 - WRONG_SHARE - CORRECTED_SHARE, WRONG_SHARE, CORRECTED_SHARE)
+        (verdicts,) = rng.choices([(team,), (wrong_team,), (wrong_team, team)], weights=shares)
+        earlier_id: str | None = None
         for verdict in verdicts:
-            await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S))
-            earlier = self.recorder.feedback(
-                alias=order, reward=float(answer == verdict), key=f"{order}:{verdict}", supersedes=earlier
+            await asyncio.sleep(min(rng.expovariate(1 / DELAY_S), MAX_DELAY_S))
+            earlier_id = self.recorder.feedback(
+                alias=order, reward=float(answer == verdict), key=f"{order}:{verdict}", supersedes=earlier_id
             )
         (await self.desk.put(f"/tickets/{order}/team", json={"team": verdicts[-1]})).raise_for_status()
 
     def count(self, is_right: bool) -> None:
         """Print now and then how many of the newest answers were right."""
         self.answered += 1
-        self.right += is_right
-        if self.answered % REPORT_EVERY == 0:
-            print(f"{self.answered} tickets, {self.right} of the last {REPORT_EVERY} to the right team", flush=True)
-            self.right = 0
+        self.right_since_print += is_right
+        if self.answered % PRINT_EVERY_TICKETS == 0:
+            share = f"{self.right_since_print} of the last {PRINT_EVERY_TICKETS}"
+            print(f"{self.answered} tickets, {share} to the right team", flush=True)
+            self.right_since_print = 0
 
 
 async def bring_traffic(task: str, tickets: int, per_second: float, *, in_words: bool) -> None:
@@ -147,12 +149,12 @@ async def bring_traffic(task: str, tickets: int, per_second: float, *, in_words:
     recorder = rollbus.init(bootstrap_servers=KAFKA, producer="customers")
     orders = random.sample(range(100_000, 1_000_000), tickets)
     try:
-        async with httpx.AsyncClient(base_url=DESK, timeout=60) as desk, asyncio.TaskGroup() as writing:
+        async with httpx.AsyncClient(base_url=DESK, timeout=60) as desk, asyncio.TaskGroup() as tickets_in_work:
             customers = Customers(task, recorder, desk, in_words=in_words)
             while orders:
-                burst = [orders.pop() for _ in range(min(random.randint(1, BURST), len(orders)))]
+                burst = [orders.pop() for _ in range(min(random.randint(1, MAX_BURST), len(orders)))]
                 for order in burst:
-                    writing.create_task(customers.write(str(order), random.Random(order)))
+                    tickets_in_work.create_task(customers.write(str(order), random.Random(order)))
                 await asyncio.sleep(len(burst) / per_second)
     finally:
         await asyncio.to_thread(recorder.close)
@@ -166,5 +168,5 @@ if __name__ == "__main__":
     parser.add_argument("--words", action="store_true", help="customers answer in words, and nobody reports a verdict")
     options = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        per_second = options.rate or RATE[options.task]
+        per_second = options.rate or TICKETS_PER_S[options.task]
         asyncio.run(bring_traffic(options.task, options.tickets, per_second, in_words=options.words))

@@ -3,7 +3,7 @@
 Each client begins by asking for the metadata of all partitions of the cluster. So one client for each partition would
 cost the square of their number: a worker that opens a thousand partitions would do nothing else for minutes.
 A failure ends the reading of all that share the client; then each of them gets a client of its own, one after the
-other. So a partition whose leader is away holds up the others once.
+other. So a partition whose leader does not answer holds up the others once.
 """
 
 import asyncio
@@ -25,109 +25,113 @@ CLOSE_S = 2.0
 PATIENCE_S = 30.0
 """How long a partition that has more may give nothing, as one without a leader does."""
 _CLOSED_MESSAGE = "the partitions were given back"
-Take = Callable[[Any], None]
+TakeRecord = Callable[[Any], None]
 """Takes in one record; what it raises ends the reading of its partition."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _ReadRequest:
     place: TopicPartition
-    take: Take
-    only: int | None = None
+    take: TakeRecord
+    only_offset: int | None = None
     """The one offset to read; None reads all."""
     outcome: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class SharedReading:
-    """Reads one partition after the other; those that come meanwhile are read next, together."""
+    """Reads one partition after the other; the partitions that are asked for meanwhile share the next client."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
-        self._waiting: list[_Waiting] = []
-        self._together: list[_Waiting] = []
-        """Those that are being read."""
-        self._alone = set[TopicPartition]()
-        """Partitions whose reading began and has not come to its end: after a failure, one of them may be the cause."""
-        self._reading: asyncio.Task[None] | None = None
-        self._closed = False
+        self._waiting_requests: list[_ReadRequest] = []
+        self._current_requests: list[_ReadRequest] = []
+        """Those that share the present client."""
+        self._unfinished_places = set[TopicPartition]()
+        """Partitions whose reading began and did not reach its end; after a failure each is read alone, since one may be
+        the cause."""
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self.records = 0
         """Read so far, of all partitions: one that waits for its turn is not stuck while this grows."""
 
-    async def read(self, topic: str, partition: int, take: Take) -> None:
+    async def read(self, topic: str, partition: int, take: TakeRecord) -> None:
         """Give every committed record up to the present end to `take`; raises what that raises, and broker errors."""
-        await self._wait_for(_Waiting(TopicPartition(topic, partition), take))
+        await self._wait_for(_ReadRequest(TopicPartition(topic, partition), take))
 
     async def read_one(self, topic: str, partition: int, offset: int) -> Any:
         """Return the committed record at an offset; None if there is none."""
         records = list[Any]()
-        await self._wait_for(_Waiting(TopicPartition(topic, partition), records.append, offset))
+        await self._wait_for(_ReadRequest(TopicPartition(topic, partition), records.append, offset))
         return next((record for record in records if record.offset == offset), None)
 
-    async def _wait_for(self, waiting: _Waiting) -> None:
-        if self._closed:
+    async def _wait_for(self, request: _ReadRequest) -> None:
+        if self._is_closed:
             raise UnavailableError(_CLOSED_MESSAGE)
-        self._waiting.append(waiting)
-        if self._reading is None or self._reading.done():
-            self._reading = start_task(self._read_waiting(), f"reading {waiting.place.topic}", endless=False)
-        await waiting.outcome
+        self._waiting_requests.append(request)
+        if self._task is None or self._task.done():
+            self._task = start_task(self._read_until_none_waits(), f"reading {request.place.topic}", endless=False)
+        await request.outcome
 
     async def close(self) -> None:
-        """Stop reading; each reader that waits gets an UnavailableError."""
-        self._closed = True
-        unread = [reader for reader in (*self._together, *self._waiting) if not reader.outcome.done()]
-        _fail(unread, UnavailableError(_CLOSED_MESSAGE))
-        if self._reading is not None:
-            if unread:  # else its client is just being closed
-                self._reading.cancel()
-            await asyncio.wait([self._reading], timeout=CLOSE_S)
+        """Stop reading; each caller that waits gets an UnavailableError."""
+        self._is_closed = True
+        requests = (*self._current_requests, *self._waiting_requests)
+        open_requests = [request for request in requests if not request.outcome.done()]
+        _fail_requests(open_requests, UnavailableError(_CLOSED_MESSAGE))
+        if self._task is not None:
+            if open_requests:  # else its client is just being closed
+                self._task.cancel()
+            await asyncio.wait([self._task], timeout=CLOSE_S)
 
-    async def _read_waiting(self) -> None:
+    async def _read_until_none_waits(self) -> None:
         try:
-            while waiting := [reader for reader in self._waiting if not reader.outcome.done()]:
-                self._together = [reader for reader in waiting if reader.place not in self._alone] or waiting[:1]
-                self._waiting = [reader for reader in waiting if reader not in self._together]
+            while waiting := [request for request in self._waiting_requests if not request.outcome.done()]:
+                sharing = [request for request in waiting if request.place not in self._unfinished_places]
+                self._current_requests = sharing or waiting[:1]
+                self._waiting_requests = [request for request in waiting if request not in self._current_requests]
                 try:
-                    await self._read(self._together)
-                except BaseException as error:  # whatever it is, its readers wait for the news
+                    await self._read_by_one_client(self._current_requests)
+                except BaseException as error:  # whatever it is, the callers wait for it
                     if is_being_cancelled():
                         raise
-                    _fail(self._together, error)
+                    _fail_requests(self._current_requests, error)
         finally:
-            _fail([*self._together, *self._waiting], UnavailableError(_CLOSED_MESSAGE))
+            requests = [*self._current_requests, *self._waiting_requests]
+            _fail_requests(requests, UnavailableError(_CLOSED_MESSAGE))
 
-    async def _read(self, together: list[_Waiting]) -> None:
-        places = [reader.place for reader in together]
+    async def _read_by_one_client(self, requests: list[_ReadRequest]) -> None:
+        places = [request.place for request in requests]
         async with open_reader(self._connection, f"reading {places[0].topic}") as consumer:
-            self._alone.update(places)  # not before: if no broker answers, no partition is the cause
+            self._unfinished_places.update(places)  # not before: if no broker answers, no partition is the cause
             assign_paused(consumer, places)  # only the one that is read is fetched ahead
             bounds = await read_bounds(consumer, places)
-            for reader in together:
-                begin, end = bounds[reader.place]
-                if reader.only is not None:
-                    begin, end = max(begin, min(reader.only, end)), min(end, reader.only + 1)
-                consumer.seek(reader.place, begin)
-                if not reader.outcome.done():  # its partition may have been closed while it waited
-                    await self._read_one(consumer, reader, end)
-                self._alone.discard(reader.place)
+            for request in requests:
+                begin, end = bounds[request.place]
+                if request.only_offset is not None:
+                    begin, end = max(begin, min(request.only_offset, end)), min(end, request.only_offset + 1)
+                consumer.seek(request.place, begin)
+                if not request.outcome.done():  # its partition may have been closed while it waited
+                    await self._read_partition(consumer, request, end)
+                self._unfinished_places.discard(request.place)
 
-    async def _read_one(self, consumer: AIOKafkaConsumer, reader: _Waiting, end: int) -> None:
-        async with aclosing(read_on(consumer, {reader.place: end}, patience_s=PATIENCE_S)) as records:
+    async def _read_partition(self, consumer: AIOKafkaConsumer, request: _ReadRequest, end: int) -> None:
+        async with aclosing(read_on(consumer, {request.place: end}, patience_s=PATIENCE_S)) as records:
             async for record in records:
-                if reader.outcome.done():
+                if request.outcome.done():
                     break
                 if record.offset >= end:
                     continue
                 self.records += 1
                 try:
-                    reader.take(record)
+                    request.take(record)
                 except BaseException as error:
-                    _fail([reader], error)
-        consumer.pause(reader.place)
-        if not reader.outcome.done():
-            reader.outcome.set_result(None)
+                    _fail_requests([request], error)
+        consumer.pause(request.place)
+        if not request.outcome.done():
+            request.outcome.set_result(None)
 
 
-def _fail(several: Iterable[_Waiting], error: BaseException) -> None:
-    for reader in several:
-        if not reader.outcome.done():
-            reader.outcome.set_exception(error)
+def _fail_requests(requests: Iterable[_ReadRequest], error: BaseException) -> None:
+    for request in requests:
+        if not request.outcome.done():
+            request.outcome.set_exception(error)

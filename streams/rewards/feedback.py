@@ -7,7 +7,8 @@ With the option `report: "*"` each name gives a value in this way, and the compo
 reported counts before anything is configured, and a name that only some episodes have does not change the scale.
 
 Without `combine` each principal has one voice, however many reports and names it has, and the component is the mean of
-the voices: nobody's report replaces another's by coming last. Verdicts of `operator` on the page outweigh all others.
+the voices: a later report does not replace that of another principal. Verdicts of `operator` on the page outweigh all
+others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,12 +45,15 @@ def feedback(trajectory: Trajectory, context: RewardContext) -> float | TurnValu
     ]
     if not reports:
         return None
-    voices = _voices_of(reports, is_one=bool(context.options.get("combine")))
-    total = fmean(fmean(_value_of(of_name, context) for of_name in voice.values()) for voice in voices.values())
+    voices = _group_into_voices(reports, is_one_voice=bool(context.options.get("combine")))
+    total = fmean(
+        fmean(_combine_reports(same_name_reports, context) for same_name_reports in voice.values())
+        for voice in voices.values()
+    )
     turns: list[TurnReward] = []
     for voice in voices.values():
-        for of_name in voice.values():
-            turns += _turns_of(of_name, context, len(voice) * len(voices))
+        for same_name_reports in voice.values():
+            turns += _split_among_turns(same_name_reports, context, len(voice) * len(voices))
     steps = [
         report
         for report in trajectory.rewards
@@ -57,34 +61,36 @@ def feedback(trajectory: Trajectory, context: RewardContext) -> float | TurnValu
     ]
     for principal, voice in voices.items():
         if name in voice:
-            of_voice = [step for step in steps if principal in (step.principal, None)]
-            turns += [_turn_reward(step, context, 1.0, len(voices)) for step in of_voice]
+            voice_steps = [step for step in steps if principal in (step.principal, None)]
+            turns += [_make_turn_reward(step, context, 1.0, len(voices)) for step in voice_steps]
     return TurnValues(tuple(turns), total) if turns else total
 
 
-def _voices_of(reports: Iterable[Reward], *, is_one: bool) -> Mapping[str | None, Voice]:
-    """Return the reports of each principal, only the owner's where there are some; or all as one voice of nobody."""
+def _group_into_voices(reports: Iterable[Reward], *, is_one_voice: bool) -> Mapping[str | None, Voice]:
+    """Return the reports by principal, or all under None; where an operator has reported, only the operator's."""
     voices: dict[str | None, dict[str, list[Reward]]] = {}
     for report in reports:
-        voices.setdefault(None if is_one else report.principal, {}).setdefault(report.name, []).append(report)
+        voices.setdefault(None if is_one_voice else report.principal, {}).setdefault(report.name, []).append(report)
     return {OPERATOR: voices[OPERATOR]} if OPERATOR in voices else voices
 
 
-def _turns_of(reports: Sequence[Reward], context: RewardContext, parts: int) -> list[TurnReward]:
-    """Return what the turns were reported under one name, with its share in the value; none if the episode's counts."""
+def _split_among_turns(reports: Sequence[Reward], context: RewardContext, parts: int) -> list[TurnReward]:
+    """Return the turns' rewards of one name, with their shares in its value; none if a report on the episode counts."""
     if any(report.turn_event_id is None for report in reports):
         return []
     values = [report.value for report in reports]
     combine = str(context.options.get("combine") or "sum")
     if combine in ("sum", "mean"):
         share = 1.0 if combine == "sum" else 1 / len(values)
-        return [_turn_reward(report, context, share, parts) for report in reports]
-    chosen_place = len(values) - 1 if combine == "last" else values.index(COMBINE[combine](values))
-    return [_turn_reward(report, context, float(place == chosen_place), parts) for place, report in enumerate(reports)]
+        return [_make_turn_reward(report, context, share, parts) for report in reports]
+    chosen_index = len(values) - 1 if combine == "last" else values.index(COMBINE[combine](values))
+    return [
+        _make_turn_reward(report, context, float(index == chosen_index), parts) for index, report in enumerate(reports)
+    ]
 
 
-def _turn_reward(report: Reward, context: RewardContext, share: float, parts: int) -> TurnReward:
-    """Return a turn's reward in a component that is the mean of so many parts."""
+def _make_turn_reward(report: Reward, context: RewardContext, share: float, parts: int) -> TurnReward:
+    """Return a turn's reward in a component whose value is the mean of so many parts."""
     return TurnReward(
         turn_event_id=report.turn_event_id or "",
         component=context.name,
@@ -94,11 +100,11 @@ def _turn_reward(report: Reward, context: RewardContext, share: float, parts: in
     )
 
 
-def _value_of(reports: Sequence[Reward], context: RewardContext) -> float:
+def _combine_reports(reports: Sequence[Reward], context: RewardContext) -> float:
     """Return the value that the reports of one name give."""
     on_episode = [report.value for report in reports if report.turn_event_id is None]
     values = on_episode or [report.value for report in reports]
     combine = str(context.options.get("combine") or ("last" if on_episode else "sum"))
     if combine not in COMBINE:
-        raise ValueError(f"feedback: combine {combine!r} is none of {', '.join(COMBINE)}")
+        raise ValueError(f"feedback: `combine` is {combine!r}; choose one of {', '.join(COMBINE)}")
     return float(COMBINE[combine](values))

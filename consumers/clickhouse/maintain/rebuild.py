@@ -26,14 +26,14 @@ from dataclasses import dataclass, field, replace
 from rollbus.consumers.clickhouse.maintain.forget import delete_rows_by
 from rollbus.consumers.clickhouse.maintain.forgotten_episodes import (
     AliasReports,
-    drop_list,
-    empty_content,
-    kept_condition,
-    kept_rows,
-    lacking_condition,
-    read_list,
-    stored_list,
-    write_list,
+    create_forgotten_table,
+    drop_forgotten_table,
+    find_stored_exclusions,
+    forget_texts_in,
+    leave_out_forgotten,
+    read_exclusions,
+    remaining_condition,
+    unrestorable_condition,
 )
 from rollbus.consumers.clickhouse.maintain.stored_ranges import (
     Digests,
@@ -168,7 +168,7 @@ class _Rebuild:
 
     async def run(self) -> Rebuilt:
         spans = self._written_spans(await self._log.spans(topics_of(self._tables)))
-        self._forgotten = await read_list(self._log)
+        self._forgotten = await read_exclusions(self._log)
         await asyncio.to_thread(self._create_tables, spans)
         await self._read_log(spans)
         newer = await asyncio.to_thread(self._compare_and_exchange, spans)
@@ -177,7 +177,7 @@ class _Rebuild:
         self._rebuilt.noted_ranges = await asyncio.to_thread(
             note_ranges, self._client, self._namespace, self._unnoted.values()
         )
-        added = await read_list(self._log) - self._forgotten
+        added = await read_exclusions(self._log) - self._forgotten
         await asyncio.to_thread(delete_rows_by, self._client, added)
         self._rebuilt.forgotten = len(self._forgotten | added)
         return self._rebuilt
@@ -186,7 +186,7 @@ class _Rebuild:
         """Remove the new tables that were not exchanged yet, and the table of forgotten episodes."""
         for table in set(self._tables) - set(self._exchanged):
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
-        drop_list(self._client)
+        drop_forgotten_table(self._client)
 
     def _written_spans(self, spans: Mapping[Partition, OffsetSpan]) -> dict[Partition, OffsetSpan]:
         """Cut the spans to what the sink has written or committed; keep one whole where it has noted nothing."""
@@ -209,8 +209,8 @@ class _Rebuild:
         # an insert that runs now has rows of its beginning, and shows them at its end
         self._began_ms = self._query_inserts(f"toInt64({NOW_MS} - 1000 * max(elapsed))")
         if "events" not in self._lost:
-            self._forgotten |= stored_list(self._client, self._namespace)
-        write_list(self._client, self._forgotten)
+            self._forgotten |= find_stored_exclusions(self._client, self._namespace)
+        create_forgotten_table(self._client, self._forgotten)
         for table in self._tables:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
             if table in self._lost:
@@ -220,7 +220,7 @@ class _Rebuild:
         self._columns = self._read_columns()
         outside = {table: f"NOT ({_in_log(table, self._namespace, spans)})" for table in self._existing}
         if self._log.lacks_forgotten:
-            outside = {table: f"({where} OR {lacking_condition(table)})" for table, where in outside.items()}
+            outside = {table: f"({where} OR {unrestorable_condition(table)})" for table, where in outside.items()}
         self._copy(outside, "", SUFFIX)
 
     async def _read_log(self, spans: Mapping[Partition, OffsetSpan]) -> None:
@@ -255,9 +255,9 @@ class _Rebuild:
             return
         for table, rows in cut.tables.items():
             if table in ("rewards", "events"):
-                self._reports.note_left_out(table, rows, self._forgotten)
+                self._reports.add_left_out(table, rows, self._forgotten)
             if table in self._tables:
-                remaining_rows = kept_rows(table, rows, self._forgotten)
+                remaining_rows = leave_out_forgotten(table, rows, self._forgotten)
                 self._rebuilt.left_out += len(rows) - len(remaining_rows)
                 await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", remaining_rows)
         if not is_noted and set(self._tables) == set(all_tables()):
@@ -272,8 +272,8 @@ class _Rebuild:
             self._rebuilt.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
         for table in self._tables:
             if table not in self._lost:
-                empty_content(self._client, table, self._forgotten)
-            self._rebuilt.left_out += empty_content(self._client, table, self._forgotten, SUFFIX)
+                forget_texts_in(self._client, table, self._forgotten)
+            self._rebuilt.left_out += forget_texts_in(self._client, table, self._forgotten, SUFFIX)
             self._rebuilt.tables.append(self._compare(table, spans))
         since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms})"
         newer = {table: f"NOT ({_in_log(table, self._namespace, spans)}) AND {since}" for table in self._existing}
@@ -290,7 +290,7 @@ class _Rebuild:
         self._copy(newer, SUFFIX, "")
         for table in self._existing:
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
-        drop_list(self._client)
+        drop_forgotten_table(self._client)
 
     @property
     def _existing(self) -> list[str]:
@@ -323,7 +323,7 @@ class _Rebuild:
 
         One question for all tables finds the few that have such rows.
         """
-        where = {table: f"({condition}) AND {kept_condition(table)}" for table, condition in conditions.items()}
+        where = {table: f"({condition}) AND {remaining_condition(table)}" for table, condition in conditions.items()}
         selects = (f"(SELECT '{table}' FROM {table}{source} WHERE {clause} LIMIT 1)" for table, clause in where.items())
         for (table,) in self._client.query(" UNION ALL ".join(selects))[1] if where else ():
             names = ", ".join(self._columns[table])
@@ -353,7 +353,7 @@ class _Rebuild:
             "SELECT rows.kafka_topic, rows.kafka_partition, ranges.from_offset, count(), sum(rows.fingerprint) FROM ("
             "SELECT kafka_topic, kafka_partition, kafka_offset, "
             f"cityHash64(formatRow('RowBinary', {', '.join(names)})) AS fingerprint "
-            f"FROM {table} FINAL WHERE {_in_log(base, self._namespace, spans)} AND {kept_condition(base)} "
+            f"FROM {table} FINAL WHERE {_in_log(base, self._namespace, spans)} AND {remaining_condition(base)} "
             f"AND {alive_condition(base, self._client.retention)}) AS rows "
             "ASOF LEFT JOIN (SELECT kafka_topic, kafka_partition, from_offset FROM sink_ranges FINAL "
             "WHERE namespace = {namespace:String} AND rows > 0) AS ranges "

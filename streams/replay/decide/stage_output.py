@@ -32,7 +32,7 @@ class HeaderOnly:
     header_fields: tuple[Any, ...]
     """As `read_header_fields` returns them."""
     answers: Mapping[str, ComponentAnswer] | None = None
-    """What the reward functions answered about it, by component; None if nobody has asked them yet."""
+    """What the reward functions answered about it, by component; None if they have not been asked."""
 
     @property
     def trajectory_id(self) -> str:

@@ -142,7 +142,7 @@ def test_one_of_two_principals_has_half_of_the_value_of_turns() -> None:
 
 
 def test_feedback_refuses_an_unknown_way_to_combine() -> None:
-    with pytest.raises(ValueError, match="combine 'median' is none of last, sum"):
+    with pytest.raises(ValueError, match="`combine` is 'median'; choose one of last, sum"):
         value("feedback", rewarded_trajectory((1.0, None)), combine="median")
 
 

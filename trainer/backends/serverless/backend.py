@@ -26,7 +26,7 @@ from rollbus.trainer.backends.outcomes import name_service_metrics
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions, WeightsVersion
 from rollbus.trainer.backends.serverless.batches import find_singles, make_job_config, require_supported
 from rollbus.trainer.backends.serverless.events import FORGOTTEN, LOSS_NAMES, JobReport
-from rollbus.trainer.backends.serverless.following import JobFollower, WaitLimits
+from rollbus.trainer.backends.serverless.follower import JobFollower, WaitLimits
 from rollbus.trainer.backends.serverless.service import (
     JobNotTakenError,
     ServiceCheckpoint,
@@ -71,11 +71,11 @@ class ServerlessBackend(JournaledBackend):
         max_tokens: int,
         retention: Retention | None = None,
         accept_step: int | None = None,
-        waiting: WaitLimits | None = None,
+        limits: WaitLimits | None = None,
     ) -> None:
         self.service, self._max_tokens, self._accept_step = service, max_tokens, accept_step
         self._retention = retention or Retention()
-        self._follower = JobFollower(service, waiting or WaitLimits(), accept_step)
+        self._follower = JobFollower(service, limits or WaitLimits(), accept_step)
         self._sent_batch: SentBatch | None = None
         self._base: dict[str, object] | None = None
         self._base_step = 0

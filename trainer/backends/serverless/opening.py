@@ -6,7 +6,7 @@ from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend
-from rollbus.trainer.backends.serverless.following import WaitLimits
+from rollbus.trainer.backends.serverless.follower import WaitLimits
 from rollbus.trainer.backends.serverless.service import TrainingService
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess
 
@@ -43,7 +43,7 @@ async def open_serverless(
         max_tokens=max_tokens or MAX_TOKENS,
         retention=retention,
         accept_step=accept_step,
-        waiting=WaitLimits(),
+        limits=WaitLimits(),
     )
     try:
         await backend.start()

@@ -14,7 +14,7 @@ from rollbus.trainer.backends.model_settings import Retention  # noqa: E402
 from rollbus.trainer.backends.protocol import TrainRequest  # noqa: E402
 from rollbus.trainer.backends.serverless.backend import ServerlessBackend  # noqa: E402
 from rollbus.trainer.backends.serverless.client import ServerlessClient  # noqa: E402
-from rollbus.trainer.backends.serverless.following import WaitLimits  # noqa: E402
+from rollbus.trainer.backends.serverless.follower import WaitLimits  # noqa: E402
 from rollbus.trainer.backends.serverless.memory import MemoryModel, MemoryServerless  # noqa: E402
 from rollbus.trainer.backends.serverless.settings import ServerlessAccess  # noqa: E402
 from rollbus.trainer.train_config import TrainConfig  # noqa: E402
@@ -76,7 +76,7 @@ class ServerlessScene:
         api_key: str = "key",
         retention: Retention | None = None,
         accept_step: int | None = None,
-        waiting: WaitLimits = QUICK,
+        limits: WaitLimits = QUICK,
         make_client: MakeClient = ServerlessClient,
         kind: type[ServerlessBackend] = ServerlessBackend,
     ) -> ServerlessBackend:
@@ -88,7 +88,7 @@ class ServerlessScene:
             max_tokens=4096,
             retention=retention,
             accept_step=accept_step,
-            waiting=waiting,
+            limits=limits,
         )
 
     async def start(self, **changes: Any) -> ServerlessBackend:

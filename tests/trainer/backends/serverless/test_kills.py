@@ -177,7 +177,7 @@ async def test_a_job_that_appears_after_settle_s_is_reported_as_trained_twice(
         await backend.close()
 
         hasty = replace(QUICK, silence_s=QUICK.settle_s)
-        backend = await scene.start(waiting=hasty)
+        backend = await scene.start(limits=hasty)
         with pytest.raises(UnavailableError, match="job-2 at W&B has given no event"):
             await submit_and_wait(backend, FIRST)
         scene.service.paused = False

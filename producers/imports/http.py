@@ -21,8 +21,8 @@ from rollbus.producers.imports.collector import TraceCollector
 from rollbus.producers.imports.formats.trace import ForeignDocumentError
 from rollbus.producers.imports.otlp_wire import read_body
 from rollbus.runtime.http.guard import (
-    Answered,
     Door,
+    ErrorAnswer,
     FindPrincipal,
     RefusedError,
     RequestHead,
@@ -116,7 +116,7 @@ def _answer(signal: str, left_out: str, *, is_json: bool) -> Response:
     return Response(answer.SerializeToString(), media_type=PROTOBUF)
 
 
-def _describe(refused: RefusedError, head: RequestHead) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> ErrorAnswer:
     return _status_of(refused.status, refused.message, head.headers.get("content-type", ""))
 
 
@@ -129,7 +129,7 @@ def _has_type(content_type: str, media_type: str) -> bool:
     return content_type.lower().startswith(media_type)  # HTTP has the names of types in any case
 
 
-def _status_of(http_status: int, message: str, content_type: str) -> Answered:
+def _status_of(http_status: int, message: str, content_type: str) -> ErrorAnswer:
     status = Status(code=CODES.get(http_status, Code.INTERNAL), message=message)
     if _has_type(content_type, PROTOBUF):
         return {"content-type": PROTOBUF}, status.SerializeToString()

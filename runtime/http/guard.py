@@ -64,7 +64,7 @@ class RefusedError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Answered = tuple[Mapping[str, str], bytes]
+ErrorAnswer = tuple[Mapping[str, str], bytes]
 """Headers, with the content type, and body."""
 FindPrincipal = Callable[[str], Principal | None]
 """Returns whose token a text is; None for nobody's."""
@@ -72,12 +72,12 @@ Admit = Callable[[RequestHead], int | None]
 """Returns how many bytes a body may have, None for the door's own limit; raises RefusedError."""
 
 
-def json_refusal(refusal: RefusedError, head: RequestHead) -> Answered:
+def json_refusal(refusal: RefusedError, head: RequestHead) -> ErrorAnswer:
     """Write a refusal as OpenAI's clients read it."""
     return as_json({"error": {"message": refusal.message, "type": "refused"}})
 
 
-def as_json(content: Any) -> Answered:
+def as_json(content: Any) -> ErrorAnswer:
     """Return the head and body of an answer in JSON."""
     return {"content-type": "application/json"}, json.dumps(content).encode()
 
@@ -93,7 +93,7 @@ class Door:
     """Names under which the server is asked; None for any, where other machines reach it."""
     media_types: Collection[str] | None = JSON_TYPES
     """Kinds of bodies; None for any."""
-    describe: Callable[[RefusedError, RequestHead], Answered] = json_refusal
+    describe: Callable[[RefusedError, RequestHead], ErrorAnswer] = json_refusal
     body_s: float = BODY_S
     encodings: Collection[str] = ()
     """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""

@@ -47,7 +47,7 @@ class SharedReading:
         self._current_requests: list[_ReadRequest] = []
         """Those that share the present client."""
         self._unfinished_places = set[TopicPartition]()
-        """Partitions whose reading began and did not reach its end; after a failure each is read alone, since one may be
+        """Partitions whose reading began and did not reach its end; after a failure each is read alone, as one may be
         the cause."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False

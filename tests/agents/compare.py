@@ -13,7 +13,7 @@ from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.state.stage import Incoming
-from tests.agents.model_server import Answered, ModelServer
+from tests.agents.model_server import ModelAnswer, ModelServer
 
 REASONS = {"failed": "call_failed", "stalled": "call_timed_out", "cut": "call_failed"}
 """Of a turn without an answer."""
@@ -58,7 +58,7 @@ def compare_turns(
     return turns
 
 
-def _compare_turn(answer_given: Answered, turn: TurnRecorded, *, cut: bool) -> None:
+def _compare_turn(answer_given: ModelAnswer, turn: TurnRecorded, *, cut: bool) -> None:
     assert turn.root_episode_id == answer_given.episode, "mixed"
     assert turn.streamed == answer_given.streamed
     ids = list(decode_token_ids(turn.completion_token_ids or b""))
@@ -80,7 +80,7 @@ def _compare_turn(answer_given: Answered, turn: TurnRecorded, *, cut: bool) -> N
         assert turn.added_messages[-1].role == answer_given.last["role"]
 
 
-def verdict_on(answer_given: Answered) -> str | None:
+def verdict_on(answer_given: ModelAnswer) -> str | None:
     """Return why the turn of a whole answer cannot be trained; None if it can."""
     return "sampling_constrained" if answer_given.is_constrained else None
 

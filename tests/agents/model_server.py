@@ -25,7 +25,7 @@ EPISODE = re.compile(r"<(e\d+)>")
 
 
 @dataclass(slots=True)
-class Answered:
+class ModelAnswer:
     """One request, and what became of it."""
 
     response_id: str
@@ -72,7 +72,7 @@ class ModelServer:
     def __init__(self, faults: Faults, *, arguments: Mapping[str, Any] | None = None) -> None:
         """Give tools these arguments, by parameter; other texts repeat the episode's name."""
         self.faults, self._arguments = faults, arguments or {}
-        self.answers: list[Answered] = []
+        self.answers: list[ModelAnswer] = []
         self._lock, self.over = threading.Lock(), threading.Event()
         self._numbers = itertools.count(1)
         self._http = _Server(("127.0.0.1", 0), _Handler)
@@ -92,14 +92,14 @@ class ModelServer:
         self._http.server_close()
         self._thread.join()
 
-    def answer(self, body: Body) -> Answered:
+    def answer(self, body: Body) -> ModelAnswer:
         """Decide what to answer and what becomes of it, and remember it."""
         with self._lock:
             number, fate = next(self._numbers), self.faults.draw()
         text = json.dumps(body["messages"], ensure_ascii=False)
         episode_match = EPISODE.search(text)
         count = 2 + number % 3
-        answered = Answered(
+        answered = ModelAnswer(
             response_id=f"chatcmpl-{number}",
             episode=episode_match[1] if episode_match else "",
             fate=fate,
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data[: len(data) // 2] if cut else data)
 
-    def _stream(self, answered: Answered, body: Body) -> None:
+    def _stream(self, answered: ModelAnswer, body: Body) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -209,20 +209,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
 
-def _head(answered: Answered) -> Body:
+def _head(answered: ModelAnswer) -> Body:
     return {"id": answered.response_id, "model": "agent@3", "created": 1}
 
 
-def _usage(answered: Answered) -> Body:
+def _usage(answered: ModelAnswer) -> Body:
     prompt, sampled = len(answered.prompt_ids), len(answered.ids)
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
-def _finish(answered: Answered) -> str:
+def _finish(answered: ModelAnswer) -> str:
     return "tool_calls" if answered.message.get("tool_calls") else "stop"
 
 
-def _token_fields(answered: Answered, body: Body, start: int, end: int | None) -> Body:
+def _token_fields(answered: ModelAnswer, body: Body, start: int, end: int | None) -> Body:
     """Return log-probs and ids of some of the tokens, as far as they are asked for."""
     token_fields: Body = {}
     ids = answered.ids[start:end]
@@ -233,7 +233,7 @@ def _token_fields(answered: Answered, body: Body, start: int, end: int | None) -
     return token_fields
 
 
-def _whole(answered: Answered, body: Body) -> Body:
+def _whole(answered: ModelAnswer, body: Body) -> Body:
     choice = {"index": 0, "finish_reason": _finish(answered), "message": {"role": "assistant", **answered.message}}
     head = _head(answered)
     if body.get("return_token_ids"):
@@ -242,7 +242,7 @@ def _whole(answered: Answered, body: Body) -> Body:
     return {**head, "object": "chat.completion", "choices": choices, "usage": _usage(answered)}
 
 
-def _chunks(answered: Answered, body: Body) -> Iterator[Body]:
+def _chunks(answered: ModelAnswer, body: Body) -> Iterator[Body]:
     """Yield the answer in pieces: the first token, the others, the end, the usage."""
     head = {**_head(answered), "object": "chat.completion.chunk"}
     first = {**head, "prompt_token_ids": answered.prompt_ids} if body.get("return_token_ids") else head

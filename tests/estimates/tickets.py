@@ -36,7 +36,7 @@ from rollbus.trainer.art_server.model.precision import choose_precision
 from tests.estimates.worlds import KnownDrift, KnownWorld
 
 TICKETS = 100
-AT_ONCE = 20
+TICKETS_PER_PASS = 20
 LEARNING_RATE = 1e-4
 TICKETS_PER_STEP = 16
 Rows = NDArray[np.float64]
@@ -44,24 +44,23 @@ Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
-    """A ticket with the team that a colleague named at last."""
+class RatedTicket:
+    """A ticket with the team that a colleague named last."""
 
     text: str
-    ids: Sequence[int]
-    """Of its prompt."""
-    token: int
-    """The team's name."""
+    prompt_ids: Sequence[int]
+    team_token: int
+    """The one token of the team's name."""
 
 
-def rated_tickets(tokenizer: Any, count: int) -> list[Rated]:
+def rate_tickets(tokenizer: Any, count: int) -> list[RatedTicket]:
     """Return the first tickets of the demo's traffic that have a verdict."""
-    tickets, number = list[Rated](), 0
+    tickets, number = list[RatedTicket](), 0
     while len(tickets) < count:
         ticket = TRAFFIC.ticket(0, number)
         if verdict := verdict_of(ticket, 0):
-            ids = render_chat(tokenizer, prompt.messages(ticket.text), None)
-            tickets.append(Rated(ticket.text, ids, int(tokenizer.encode(verdict.teams[-1])[0])))
+            prompt_ids = render_chat(tokenizer, prompt.messages(ticket.text), None)
+            tickets.append(RatedTicket(ticket.text, prompt_ids, int(tokenizer.encode(verdict.teams[-1])[0])))
         number += 1
     return tickets
 
@@ -74,8 +73,8 @@ class Desk:
         config = read_config(folder)
         self._model = _load_frozen(config, folder)
         self.tokenizer = load_tokenizer(folder, vocabulary=config.vocabulary)
-        self.tickets = rated_tickets(self.tokenizer, count)
-        self.teams = [ticket.token for ticket in self.tickets]
+        self.tickets = rate_tickets(self.tokenizer, count)
+        self.teams = [ticket.team_token for ticket in self.tickets]
         self._inputs_N_D = self._read_tickets()
         last = self._model.layers[-1]
         self.first = nn.ModuleList([last.mlp_norm, last.mlp, self._model.norm]).float()
@@ -83,15 +82,18 @@ class Desk:
     def _read_tickets(self) -> Tensor:
         """Run all that the versions share, at the precision of the demo. Padding follows a ticket, which sees none."""
         layers, norm, last = self._model.layers, self._model.norm, self._model.layers[-1]
-        ends_N = torch.tensor([len(ticket.ids) - 1 for ticket in self.tickets])
+        ends_N = torch.tensor([len(ticket.prompt_ids) - 1 for ticket in self.tickets])
         ids_N_T = torch.zeros(len(self.tickets), int(ends_N.max()) + 1, dtype=torch.long)
         for row, ticket in zip(ids_N_T, self.tickets, strict=True):
-            row[: len(ticket.ids)] = torch.tensor(ticket.ids)
+            row[: len(ticket.prompt_ids)] = torch.tensor(ticket.prompt_ids)
         self._model.layers, self._model.norm = layers[:-1], nn.Identity()
         attended_rows = []
         with torch.no_grad():
-            for at in range(0, len(ends_N), AT_ONCE):
-                ends_B, hidden_B_T_D = ends_N[at : at + AT_ONCE], trunk(self._model, ids_N_T[at : at + AT_ONCE])
+            for at in range(0, len(ends_N), TICKETS_PER_PASS):
+                ends_B, hidden_B_T_D = (
+                    ends_N[at : at + TICKETS_PER_PASS],
+                    trunk(self._model, ids_N_T[at : at + TICKETS_PER_PASS]),
+                )
                 attended_B_T_D = hidden_B_T_D + last.attn(last.sa_norm(hidden_B_T_D))
                 attended_rows.append(attended_B_T_D[torch.arange(len(ends_B)), ends_B].float())
         self._model.layers, self._model.norm = layers, norm
@@ -109,10 +111,10 @@ class Desk:
         student, students = copy.deepcopy(version).requires_grad_(True), list[nn.ModuleList]()
         optimizer, answers_N = torch.optim.AdamW(student.parameters(), LEARNING_RATE), torch.tensor(answers)
         for step in range(1, max(steps) + 1):
-            some_B = torch.tensor(chance.choices(range(len(self.tickets)), k=TICKETS_PER_STEP))
+            chosen_B = torch.tensor(chance.choices(range(len(self.tickets)), k=TICKETS_PER_STEP))
             optimizer.zero_grad()
-            logits_B_V = self._logits(student, self._inputs_N_D[some_B])
-            functional.cross_entropy(logits_B_V, answers_N[some_B]).backward()  # type: ignore[no-untyped-call]
+            logits_B_V = self._logits(student, self._inputs_N_D[chosen_B])
+            functional.cross_entropy(logits_B_V, answers_N[chosen_B]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             students += [copy.deepcopy(student)] * (step in steps)
         return students
@@ -127,52 +129,55 @@ def _load_frozen(config: ModelConfig, folder: Path) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """Tickets that one version has answered, and the distributions of another one and of the base model."""
+class AnsweredTickets:
+    """Tickets that one version has answered, with the distributions of that one, another one and the base model."""
 
-    tickets: Sequence[Rated]
+    tickets: Sequence[RatedTicket]
     recorded_probabilities: Rows
-    other: Rows
-    base: Rows
-    sums: Rows
-    """Of `recorded_probabilities`, up to each token."""
+    other_probabilities: Rows
+    base_probabilities: Rows
+    cumulative_probabilities: Rows
+    """Sums of `recorded_probabilities`, up to each token."""
 
     def world(self) -> KnownWorld:
         """Return what both versions truly earn."""
-        rows, teams = np.arange(len(self.tickets)), [ticket.token for ticket in self.tickets]
-        truth, earned = (float(of[rows, teams].mean()) for of in (self.other, self.recorded_probabilities))
+        rows, teams = np.arange(len(self.tickets)), [ticket.team_token for ticket in self.tickets]
+        truth = float(self.other_probabilities[rows, teams].mean())
+        earned = float(self.recorded_probabilities[rows, teams].mean())
         return KnownWorld(self._draw, truth, earned)
 
     def drift(self) -> KnownDrift:
         """Return how far the other version is from the base."""
-        apart = np.log(self.other) - np.log(self.base)
+        log_ratios = np.log(self.other_probabilities) - np.log(self.base_probabilities)
+        log_weights = np.log(self.other_probabilities) - np.log(self.recorded_probabilities)
 
         def draw(chance: Random, answers: int) -> list[tuple[float, float, int]]:
-            drawn = (self._choose(chance) for _ in range(answers))
-            return [(log(self.other[at] / self.recorded_probabilities[at]), float(apart[at]), 1) for at in drawn]
+            places = (self._choose(chance) for _ in range(answers))
+            return [(float(log_weights[place]), float(log_ratios[place]), 1) for place in places]
 
-        return KnownDrift(draw, float((self.other * apart).sum(axis=1).mean()))
+        return KnownDrift(draw, float((self.other_probabilities * log_ratios).sum(axis=1).mean()))
 
     def _draw(self, chance: Random, episodes: int) -> list[WeightedEpisode]:
-        drawn = []
-        for name in range(episodes):
-            number, token = at = self._choose(chance)
-            ticket, probability = self.tickets[number], float(self.other[at])
-            step = Step(log(probability / self.recorded_probabilities[at]), float(token == ticket.token))
-            drawn.append(WeightedEpisode(f"e{name}", prompt.TASK, ticket.text, (step,), str(token), probability))
-        return drawn
+        drawn_episodes = []
+        for number in range(episodes):
+            row, token = place = self._choose(chance)
+            ticket, probability = self.tickets[row], float(self.other_probabilities[place])
+            step = Step(log(probability / self.recorded_probabilities[place]), float(token == ticket.team_token))
+            episode = WeightedEpisode(f"e{number}", prompt.TASK, ticket.text, (step,), str(token), probability)
+            drawn_episodes.append(episode)
+        return drawn_episodes
 
     def _choose(self, chance: Random) -> tuple[int, int]:
-        """Draw a ticket, and an answer to it."""
-        number = chance.randrange(len(self.tickets))
-        token = int(np.searchsorted(self.sums[number], chance.random()))
-        return number, min(token, self.sums.shape[1] - 1)
+        """Draw a ticket, and an answer to it: a row and a token."""
+        row = chance.randrange(len(self.tickets))
+        token = int(np.searchsorted(self.cumulative_probabilities[row], chance.random()))
+        return row, min(token, self.cumulative_probabilities.shape[1] - 1)
 
 
-def answered_tickets(
+def answer_tickets(
     before: int, steps: Sequence[int], *, tickets: int = TICKETS, says: str | None = None
-) -> dict[int, Answered]:
-    """Return tickets that SmolLM2 answered after so many steps, beside versions that many steps later, by their steps.
+) -> dict[int, AnsweredTickets]:
+    """Return tickets that SmolLM2 answered after `before` steps, each time with a later version; by its further steps.
 
     `says` is what the later versions learn to answer to everything, instead of the teams.
     """
@@ -180,9 +185,11 @@ def answered_tickets(
     (first,) = desk.teach(desk.first, desk.teams, [before], chance)
     answers = desk.teams if says is None else [int(desk.tokenizer.encode(says)[0])] * tickets
     later = map(desk.answer, desk.teach(first, answers, steps, chance))
-    recorded_probabilities, base = desk.answer(first), desk.answer(desk.first)
-    sums = np.cumsum(recorded_probabilities, axis=1)
+    recorded_probabilities, base_probabilities = desk.answer(first), desk.answer(desk.first)
+    cumulative_probabilities = np.cumsum(recorded_probabilities, axis=1)
     return {
-        count: Answered(desk.tickets, recorded_probabilities, other, base, sums)
-        for count, other in zip(steps, later, strict=True)
+        count: AnsweredTickets(
+            desk.tickets, recorded_probabilities, other_probabilities, base_probabilities, cumulative_probabilities
+        )
+        for count, other_probabilities in zip(steps, later, strict=True)
     }

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from tests.estimates.coverage import ESTIMATORS, measure_coverage, measure_drift
-from tests.estimates.tickets import Answered, answered_tickets
+from tests.estimates.tickets import AnsweredTickets, answer_tickets
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]  # on a busy machine SmolLM2 reads a ticket a second
 
@@ -17,9 +17,9 @@ NEAREST = 0.93
 
 
 @cache
-def near() -> dict[int, Answered]:
+def near() -> dict[int, AnsweredTickets]:
     before, *after = TICKET_STEPS
-    return answered_tickets(before, after, tickets=TICKETS)
+    return answer_tickets(before, after, tickets=TICKETS)
 
 
 @pytest.mark.parametrize("steps", TICKET_STEPS[1:])
@@ -36,7 +36,7 @@ def test_intervals_from_tickets_hold_a_later_versions_reward_and_divergence(step
 
 
 def test_a_version_with_learned_unrecorded_answers_is_refused() -> None:
-    (far,) = answered_tickets(TICKET_STEPS[0], [60], tickets=8, says="Sorry").values()
+    (far,) = answer_tickets(TICKET_STEPS[0], [60], tickets=8, says="Sorry").values()
     _, refused = measure_coverage(far.world(), runs=20, episodes=ANSWERS)
     assert refused == 1
     _, refused = measure_drift(far.drift(), runs=20, answers=ANSWERS)

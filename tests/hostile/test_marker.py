@@ -49,20 +49,20 @@ pytestmark = pytest.mark.services
 
 ANN, BOB = "Zq7-marker-of-ann-XJ9", "Zq7-marker-of-bob-XJ9"
 GROUP_SIZE = 2
-QUICK = {
+FAST_BROKER = {
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.backoff.ms": "500",
     "log.index.size.max.bytes": "65536",
 }
-"""Kafka's minutes between two looks, in half a second, and 64 KiB for each index: it sets 10 MB of zeros aside, which
-every search would read."""
-HINTING = {"type": "next_turn_judge", "name": "next", "weight": 0.0, "options": {"hint": "judge"}}
+"""Kafka looks every half second for what it can delete, instead of minutes. Each index takes 64 KiB instead of 10 MB of
+zeros, which every search would read."""
+HINT_JUDGE = {"type": "next_turn_judge", "name": "next", "weight": 0.0, "options": {"hint": "judge"}}
 """A judge that is only measured, but whose hints are written down."""
 OUTCOMES = ("removed:", "expires by", "cannot:")
-HASTE = 10_000
-"""The changelogs' hours, as many times as short."""
+SPEED_UP = 10_000
+"""The times in the changelogs' settings are divided by this."""
 DEADLINE_S = 240.0
 
 
@@ -75,20 +75,23 @@ class Stack:
 
 
 @pytest.fixture
-def judging() -> Iterator[ExitStack]:
-    """What ends after the stack."""
-    with ExitStack() as servers:
-        yield servers
+def servers_to_close() -> Iterator[ExitStack]:
+    """Holds the servers that must end after the stack."""
+    with ExitStack() as exit_stack:
+        yield exit_stack
 
 
 @pytest.fixture
-def stack(tmp_path: Path, namespace: str, judging: ExitStack) -> Iterator[Stack]:
+def stack(tmp_path: Path, namespace: str, servers_to_close: ExitStack) -> Iterator[Stack]:
     """A broker and a ClickHouse of its own."""
     kafka = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(),
-                          changes=QUICK)  # fmt: skip
+                          changes=FAST_BROKER)  # fmt: skip
     port = find_free_port()
-    judge_url = judging.enter_context(serve(RepeatingJudge))
-    services = [run(kafka, tmp_path), run(clickhouse_service(folder=tmp_path / "clickhouse", port=port), tmp_path)]
+    judge_url = servers_to_close.enter_context(serve(RepeatingJudge))
+    services = [
+        make_process(kafka, tmp_path),
+        make_process(clickhouse_service(folder=tmp_path / "clickhouse", port=port), tmp_path),
+    ]
     path = tmp_path / "rollbus.yaml"
     run_section = {"run_id": "main", "grouping": {"group_size": GROUP_SIZE},
                    "batching": {"groups_per_step": 1, "max_off_policy_steps": 8}}  # fmt: skip
@@ -99,7 +102,9 @@ def stack(tmp_path: Path, namespace: str, judging: ExitStack) -> Iterator[Stack]
                 "kafka": {"bootstrap_servers": kafka.address},
                 "worker": {"event_partitions": 1, "tick_interval_ms": 200},
                 "runs": [run_section],
-                "scoring": {"rewards": [{"type": "feedback", "name": "reward", "options": {"report": "*"}}, HINTING]},
+                "scoring": {
+                    "rewards": [{"type": "feedback", "name": "reward", "options": {"report": "*"}}, HINT_JUDGE]
+                },
                 "judge": {"base_url": f"{judge_url}/v1", "model": "judge"},
                 "trainer": {"backend": {"type": "memory"}},
                 "clickhouse": {"host": HOST, "port": port},
@@ -118,11 +123,11 @@ def stack(tmp_path: Path, namespace: str, judging: ExitStack) -> Iterator[Stack]
             service.stop()
 
 
-def run(service: Service, folder: Path) -> ServiceProcess:
+def make_process(service: Service, folder: Path) -> ServiceProcess:
     return ServiceProcess(service, log_path=folder / "logs" / f"{service.name}.log", prefix=tethered())
 
 
-async def command(stack: Stack, *arguments: str) -> str:
+async def run_command(stack: Stack, *arguments: str) -> str:
     """What a command of rollbus says, one line for a row of its tables."""
     process = await asyncio.create_subprocess_exec(
         ROLLBUS, "--config", stack.path, *arguments, cwd=stack.folder, stdout=asyncio.subprocess.PIPE,
@@ -134,8 +139,8 @@ async def command(stack: Stack, *arguments: str) -> str:
     return output.decode()
 
 
-async def say(recorder: rollbus.Recorder, client: Any, marker: str, who: str, attempt: int) -> None:
-    """An episode that has the marker wherever a text can be."""
+async def record_attempt(recorder: rollbus.Recorder, client: Any, marker: str, who: str, attempt: int) -> None:
+    """Record an episode that has the marker wherever a text can be."""
     labels = {"user": who, "said": marker}
     async with recorder.episode(task="play", group_id=f"of-{who}", group_size=GROUP_SIZE, labels=labels) as episode:
         messages: list[Any] = [{"role": "user", "content": f"I am {marker}"}]
@@ -148,12 +153,12 @@ async def say(recorder: rollbus.Recorder, client: Any, marker: str, who: str, at
     recorder.feedback(alias=f"order-{who}-{attempt}", reward=0.5, name="stars", comment=f"bye, {marker}")
 
 
-async def play(stack: Stack) -> dict[str, str]:
-    """Two attempts for each person, one more of each that stays open, and one more that no broker has taken.
+async def record_attempts(stack: Stack) -> dict[str, str]:
+    """Record two attempts for each person, one more that stays open, and one more that waits in a spool.
 
-    Return the ids of the open ones, by marker.
+    Return the ids of the open episodes, by marker.
     """
-    opened = {}
+    open_episode_ids = {}
     kafka, namespace = stack.settings.kafka.bootstrap_servers, stack.settings.namespace
     recorder = rollbus.init(bootstrap_servers=kafka, namespace=namespace)
     elsewhere = f"{HOST}:{find_free_port()}"
@@ -163,14 +168,14 @@ async def play(stack: Stack) -> dict[str, str]:
         client = recorder.wrap(plain, hide_injected=False)
         for who, marker in (("ann", ANN), ("bob", BOB)):
             for attempt in range(GROUP_SIZE):
-                await say(recorder, client, marker, who, attempt)
+                await record_attempt(recorder, client, marker, who, attempt)
             for recorder_of_kind in (spooling, recorder):
                 episode = recorder_of_kind.start(task="play", labels={"user": who, "said": marker})
                 episode.tool("look_up", result=marker)
-                opened[marker] = episode.id
+                open_episode_ids[marker] = episode.id
     await asyncio.to_thread(recorder.close)
     await asyncio.to_thread(spooling.close)
-    return opened
+    return open_episode_ids
 
 
 def outcomes_in(output: str) -> dict[str, str]:
@@ -214,29 +219,29 @@ def changelogs_with(marker: str, stack: Stack) -> set[str]:
 async def until_none(find: Callable[[], Awaitable[object]]) -> None:
     """Wait until nothing is found any more."""
     deadline = time.monotonic() + DEADLINE_S
-    while left := await find():
-        assert time.monotonic() < deadline, left
+    while remaining := await find():
+        assert time.monotonic() < deadline, remaining
         await asyncio.sleep(0.5)
 
 
-async def hasten(stream: StreamSettings, stages: Iterable[Any]) -> None:
+async def shorten_changelog_times(stream: StreamSettings, stages: Iterable[Any]) -> None:
     """Give the changelogs the settings with which rollbus makes them, their times shortened."""
     async with running(stream.kafka, new_admin(stream.kafka)) as admin:
         for spec in topic_specs(stream, stages):
             if spec.retention == "compact":
                 whole = dict((*spec.config, *spec.wished))
-                short = {name: str(int(value) // HASTE) for name, value in whole.items() if name.endswith(".ms")}
+                short = {name: str(int(value) // SPEED_UP) for name, value in whole.items() if name.endswith(".ms")}
                 resource = ConfigResource(ConfigResourceType.TOPIC, spec.name, configs=whole | short)
                 await admin.alter_configs([resource])
 
 
 async def fill(stack: Stack, processes: Processes) -> None:
     """Let both persons be recorded, trained, stored, refused, exported and replayed."""
-    opened = await play(stack)
-    junk = [f"\0 no record: {episode_id} {marker}".encode() for marker, episode_id in opened.items()]
+    open_episode_ids = await record_attempts(stack)
+    junk = [f"\0 no record: {episode_id} {marker}".encode() for marker, episode_id in open_episode_ids.items()]
     await send(stack.settings.stream_settings(), EPISODE_EVENTS.name, [(b"junk", junk_bytes) for junk_bytes in junk])
 
-    async def missing() -> str:
+    async def describe_missing() -> str:
         processes.require_alive()
         try:
             ((members, letters, hinted),) = ask(stack.settings.clickhouse, COUNTS).rows
@@ -245,14 +250,14 @@ async def fill(stack: Stack, processes: Processes) -> None:
         is_all = members >= 2 * GROUP_SIZE and letters >= len(junk) and hinted == 2 * GROUP_SIZE
         return "" if is_all else f"{members=} {letters=} {hinted=}"
 
-    await until_none(missing)
-    await command(stack, "export", "trajectories", "exports", "--tokens")
-    await command(stack, "replay", "--from", "earliest", "--stage", "assembly", "--as", "again")
+    await until_none(describe_missing)
+    await run_command(stack, "export", "trajectories", "exports", "--tokens")
+    await run_command(stack, "replay", "--from", "earliest", "--stage", "assembly", "--as", "again")
 
 
 async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: Stack) -> None:
     stream = stack.settings.stream_settings()
-    await command(stack, "topics", "create")
+    await run_command(stack, "topics", "create")
     async with running_processes(stack.path, stack.folder / "logs") as processes:
         await fill(stack, processes)
         before = await places_with(ANN, stack)
@@ -262,11 +267,11 @@ async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: S
         assert before >= at_least, "the search finds what is there"
         assert "logs" not in before
 
-        dry = outcomes_in(await command(stack, "forget", "--label", "user=ann", "--dry-run"))
+        dry_outcomes = outcomes_in(await run_command(stack, "forget", "--label", "user=ann", "--dry-run"))
         assert await places_with(ANN, stack) >= before, "a dry run removes nothing"
-        output = await command(stack, "forget", "--label", "user=ann")
+        output = await run_command(stack, "forget", "--label", "user=ann")
         outcomes = outcomes_in(output)
-        assert (dry, ANN in output) == (outcomes, False)
+        assert (dry_outcomes, ANN in output) == (outcomes, False)
         assert {outcomes[place] for place in before - REMAINING_PLACES - {"ClickHouse's tables"}} == {"expires"}
         assert {outcomes[place] for place in REMAINING_PLACES} == {"cannot"}
         assert outcomes["ClickHouse's tables"] == outcomes["art-server's batch on disk"] == "removed"
@@ -278,7 +283,7 @@ async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: S
             return await asyncio.to_thread(files_with, ANN, stack.folder / "clickhouse")
 
         await until_none(in_clickhouse)
-        await hasten(stream, all_stages(stack.settings))
+        await shorten_changelog_times(stream, all_stages(stack.settings))
 
         async def in_changelogs() -> set[str]:
             return await asyncio.to_thread(changelogs_with, ANN, stack)
@@ -286,5 +291,7 @@ async def test_forgetting_leaves_the_marker_only_where_the_command_says(stack: S
         await until_none(in_changelogs)
     after = await places_with(ANN, stack)
     assert after <= before - {"ClickHouse's tables"}
-    assert not [place for place in after if place.endswith(CHANGELOG_SUFFIX)], "what has left does not come back"
+    assert not [place for place in after if place.endswith(CHANGELOG_SUFFIX)], (
+        "a marker that was removed does not come back"
+    )
     assert await places_with(BOB, stack) >= at_least

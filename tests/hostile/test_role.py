@@ -28,15 +28,15 @@ pytestmark = pytest.mark.services
 
 DENIAL_WORDS = ("ACCESS_DENIED", "READONLY", "no tables satisfied")
 PLANTED_SECRET = "the owner's key to everything"
-ASK = """
+QUERY_PROGRAM = """
 import json, sys
 import chdb
-asked = json.load(sys.stdin)
+statements = json.load(sys.stdin)
 connection = chdb.connect(sys.argv[1])
-for statement in asked:
+for statement in statements:
     try:
-        said = connection.query(statement, "CSV").bytes().decode(errors="replace")
-        print(json.dumps([True, said]), flush=True)
+        rows = connection.query(statement, "CSV").bytes().decode(errors="replace")
+        print(json.dumps([True, rows]), flush=True)
     except Exception as error:
         print(json.dumps([False, str(error)]), flush=True)
 """
@@ -50,11 +50,15 @@ class Role:
 
     def ask(self, *statements: str) -> list[tuple[bool, str]]:
         """Return for each statement whether it ran, and its rows or the error."""
-        where = f"{self.folder / 'data'}?config-file={self.folder / 'config.xml'}"
-        ran = subprocess.run(
-            [sys.executable, "-c", ASK, where], input=json.dumps(statements), capture_output=True, text=True, check=True
+        database = f"{self.folder / 'data'}?config-file={self.folder / 'config.xml'}"
+        process = subprocess.run(
+            [sys.executable, "-c", QUERY_PROGRAM, database],
+            input=json.dumps(statements),
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        return [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+        return [tuple(json.loads(line)) for line in process.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +72,10 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Role:
         with endpoint.client() as owner:
             owner.command("CREATE TABLE default.numbers (id UInt32) ENGINE = MergeTree ORDER BY id AS SELECT 7")
             owner.command(f"CREATE TABLE rollbus.places (path String) ENGINE = Log AS SELECT '{folder / 'secret'}'")
-    printed = subprocess.run([ROLLBUS, "sql", "grants"], capture_output=True, text=True, check=True, cwd=folder).stdout
-    (folder / "users.xml").write_text(users_of(printed))
+    printed_grants = subprocess.run(
+        [ROLLBUS, "sql", "grants"], capture_output=True, text=True, check=True, cwd=folder
+    ).stdout
+    (folder / "users.xml").write_text(users_of(printed_grants))
     (folder / "config.xml").write_text(
         f"<clickhouse><user_directories><users_xml><path>{folder / 'users.xml'}</path></users_xml></user_directories>"
         "</clickhouse>"
@@ -77,10 +83,10 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Role:
     return Role(folder)
 
 
-def users_of(printed: str) -> str:
+def users_of(printed_grants: str) -> str:
     """Return the engine's file of users, whose only user has the grants and the settings of the printed statements."""
-    grants = re.findall(r"^(GRANT SELECT ON .*) TO rollbus_reader;$", printed, re.MULTILINE)
-    (settings,) = re.findall(r"rollbus_reader SETTINGS (.*) TO rollbus_reader;$", printed, re.MULTILINE)
+    grants = re.findall(r"^(GRANT SELECT ON .*) TO rollbus_reader;$", printed_grants, re.MULTILINE)
+    (settings,) = re.findall(r"rollbus_reader SETTINGS (.*) TO rollbus_reader;$", printed_grants, re.MULTILINE)
     values, constraints = map("".join, zip(*map(xml_of, settings.split(", ")), strict=True))
     limits = f"{values}<constraints>{constraints}</constraints>"
     queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
@@ -107,12 +113,12 @@ def xml_of(setting: str) -> tuple[str, str]:
 def test_a_reader_can_ask_every_saved_question_and_read_every_plain_view(role: Role) -> None:
     questions = [fill(query.sql, bind(query, {})) for query in list_queries()]
     statements = ["USE rollbus", *questions]
-    for statement, (ran, answer) in zip(statements, role.ask(*statements), strict=True):
-        assert ran, f"{answer}\n{statement}"
+    for statement, (is_ok, answer) in zip(statements, role.ask(*statements), strict=True):
+        assert is_ok, f"{answer}\n{statement}"
     ((_, tables),) = role.ask("SHOW TABLES FROM rollbus_views")
     views = [f"SELECT count() FROM rollbus_views.`{table.strip(chr(34))}`" for table in tables.split()]
     assert len(views) > 10
-    assert [answer for ran, answer in role.ask(*views) if not ran] == []
+    assert [answer for is_ok, answer in role.ask(*views) if not is_ok] == []
 
 
 def fill(sql: str, values: dict[str, Any]) -> str:
@@ -159,8 +165,8 @@ def test_a_reader_is_refused_every_other_statement(role: Role) -> None:
         template.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder))
         for template in REFUSED_STATEMENTS
     ]
-    for statement, (ran, reply) in zip(refused_statements, role.ask(*refused_statements), strict=True):
-        assert not ran, f"{reply}\n{statement}"
+    for statement, (is_ok, reply) in zip(refused_statements, role.ask(*refused_statements), strict=True):
+        assert not is_ok, f"{reply}\n{statement}"
         assert any(code in reply for code in DENIAL_WORDS), f"{reply}\n{statement}"
         assert PLANTED_SECRET not in reply
     assert not list(role.folder.glob("out*"))
@@ -175,12 +181,12 @@ TIGHTER_LIMITS = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limi
 
 
 def test_a_reader_can_tighten_limits_but_not_loosen_them(role: Role) -> None:
-    """Of a limit of ClickHouse, 0 is none."""
+    """A limit of 0 is no limit for ClickHouse."""
     users = (role.folder / "users.xml").read_text()
     (role.folder / "users.xml").write_text(users.replace("<readonly>1</readonly>", "<readonly>2</readonly>"))
     try:
-        for statement, (ran, answer) in zip(LOOSER_LIMITS, role.ask(*LOOSER_LIMITS), strict=True):
-            assert (ran, "SETTING_CONSTRAINT_VIOLATION" in answer) == (False, True), f"{answer}\n{statement}"
-        assert [answer for ran, answer in role.ask(*TIGHTER_LIMITS) if not ran] == []
+        for statement, (is_ok, answer) in zip(LOOSER_LIMITS, role.ask(*LOOSER_LIMITS), strict=True):
+            assert (is_ok, "SETTING_CONSTRAINT_VIOLATION" in answer) == (False, True), f"{answer}\n{statement}"
+        assert [answer for is_ok, answer in role.ask(*TIGHTER_LIMITS) if not is_ok] == []
     finally:
         (role.folder / "users.xml").write_text(users)

@@ -44,7 +44,7 @@ class MyTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="my_traj_builder")
 
 
 class MyTrajectoryBuilder(TrajectoryBuilder):
-    """One evaluation run per generation; what each said becomes a trajectory."""
+    """One evaluation run per generation; the answers of each become trajectories."""
 
     def __init__(self, trajectory_builder_config: MyTrajectoryBuilderConfig) -> None:
         super().__init__(trajectory_builder_config)
@@ -61,10 +61,7 @@ class MyTrajectoryBuilder(TrajectoryBuilder):
             scores = dict(output.evaluation_results)[self.run_config.reward_function.name]  # type: ignore[union-attr]
             items = {item.id: item for item in output.eval_input.eval_input_items}
             for score in scores.eval_output_items:
-                episode = [
-                    _item(to_openai_message)
-                    for to_openai_message in parse_to_openai_messages(items[score.id].trajectory)
-                ]
+                episode = [_item(message) for message in parse_to_openai_messages(items[score.id].trajectory)]
                 reward = await self.compute_reward(score)
                 metadata = {"id": score.id}
                 groups.setdefault(score.id, []).append(Trajectory(episode=episode, reward=reward, metadata=metadata))
@@ -95,7 +92,7 @@ class MyTrainerAdapterConfig(TrainerAdapterConfig, name="my_trainer_adapter"):
 
 
 class MyTrainerAdapter(TrainerAdapter):
-    """Keeps what it is given."""
+    """Keep the trajectories that are submitted."""
 
     def __init__(self, adapter_config: MyTrainerAdapterConfig) -> None:
         super().__init__(adapter_config)
@@ -194,4 +191,4 @@ async def my_custom_evaluator(config: MyEvaluatorConfig, builder: Any) -> AsyncI
         ]
         return EvalOutput(average_score=None, eval_output_items=output_items)
 
-    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="equal")  # type: ignore[arg-type]  # as all of its own
+    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="equal")  # type: ignore[arg-type]  # as the toolkit's own evaluators do

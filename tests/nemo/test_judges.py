@@ -35,7 +35,7 @@ async def silent_evaluator(config: SilentConfig, builder: Any) -> AsyncIterator[
         outputs = [EvalOutputItem(id=item.id, score=parity(item), reasoning="") for item in judged]
         return EvalOutput(average_score=None, eval_output_items=outputs)
 
-    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="a test's")  # type: ignore[arg-type]  # as all of its own
+    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="a test's")  # type: ignore[arg-type]  # as the toolkit's own evaluators do
 
 
 def odd_one_out(item: EvalInputItem) -> Any:

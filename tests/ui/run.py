@@ -55,26 +55,30 @@ def main(modules: Path, screenshots: Path | None) -> int:
             database.fill_broken(ClickHouseSettings(port=port, database="broken"))
             fill_situations(ClickHouseSettings(port=port, database="lost"))
             trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
+            lost_settings = {"runs": RUNS, "scoring": SCORING, "trainer": TRAINER}
             with (
-                page(port, "page", folder) as calm,
-                page(port, "hostile", folder) as harmful,
-                page(port, "long", folder) as long,
-                page(port, "broken", folder) as broken,
-                page(port, "fresh", folder, run="orders") as fresh,
-                page(port, "page", folder, kafka=broker.address) as busy,
-                page(
-                    port, "lost", folder, kafka=broker.address, run="lost", runs=RUNS, scoring=SCORING, trainer=TRAINER
-                ) as lost,
+                page(port, "page", folder) as page_without_kafka,
+                page(port, "page", folder, kafka=broker.address) as page_with_kafka,
+                page(port, "hostile", folder) as hostile_page,
+                page(port, "long", folder) as long_page,
+                page(port, "broken", folder) as broken_page,
+                page(port, "fresh", folder, run="orders") as fresh_page,
+                page(port, "lost", folder, kafka=broker.address, run="lost", **lost_settings) as lost_page,
             ):
-                environment = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "BUSY": busy, "TRAJECTORY": trajectory}
-                environment |= {
-                    "FRESH": fresh,
-                    "BROKEN": broken,
+                environment = {
+                    "PAGE": page_without_kafka,
+                    "BUSY": page_with_kafka,
+                    "HOSTILE": hostile_page,
+                    "LONG": long_page,
+                    "BROKEN": broken_page,
+                    "FRESH": fresh_page,
+                    "LOST": lost_page,
+                    "TRAJECTORY": trajectory,
                     "OWNER": OWNER,
-                    "LOST": lost,
                     "SENTENCES": json.dumps(SENTENCES),
+                    "CLICKHOUSE": f"http://127.0.0.1:{port}/",
                 }
-                return look(environment | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
+                return run_browser_tests(environment, modules, screenshots)
         finally:
             clickhouse.stop()
             kafka.stop()
@@ -94,17 +98,18 @@ def fill_situations(settings: ClickHouseSettings) -> None:
 def page(
     port: int, database: str, folder: Path, *, kafka: str = "127.0.0.1:9", run: str = "main", **sections: Any
 ) -> Iterator[str]:
-    """Start the page as a user does; yields its address. Without an address of Kafka, there is none."""
+    """Start the page as a user does and yield its address; without `kafka` no broker answers it."""
     keys = {"owner": ["of the owner" * 4], "principals": ["of principals" * 4]}
     settings = {"runs": [{"run_id": run, "model": "agent"}], "signing": keys, **sections}
     (folder / f"{run}.yaml").write_text(yaml.safe_dump(settings))
-    own_environment = {"ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka} | {
+    variables = {
+        "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "ROLLBUS_CLICKHOUSE__PORT": str(port),
         "ROLLBUS_CLICKHOUSE__DATABASE": database,
+        "ROLLBUS_ART_SERVER__TOKEN": OWNER,
     }
-    own_environment["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
     command = [ROLLBUS, "--config", f"{run}.yaml", "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
-    process = subprocess.Popen(command, env=os.environ | own_environment, stdout=subprocess.PIPE, text=True, cwd=folder)
+    process = subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
         address_match = re.match(r"(http://127\.0\.0\.1:\d+/#token=\w+)", process.stdout.readline())
@@ -115,9 +120,9 @@ def page(
         process.wait(timeout=120)
 
 
-def look(page_environment: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:
-    """Let the browser look at the pages."""
-    environment = {**os.environ, **page_environment, "NODE_FOLDER": str(modules.resolve())}
+def run_browser_tests(variables: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:
+    """Let a browser test the pages; return the exit status."""
+    environment = {**os.environ, **variables, "NODE_FOLDER": str(modules.resolve())}
     if screenshots is not None:
         environment["SCREENSHOTS"] = str(screenshots.resolve())
     tests = ["node", "--test", "--test-reporter=spec", *map(str, PAGE_TESTS)]

@@ -48,7 +48,7 @@ from rollbus.local.clickhouse.request import (
     parse_request,
 )
 from rollbus.runtime.credentials import PASSWORD, READONLY_PASSWORD, read_secret
-from rollbus.runtime.http.guard import Answered, Door, RefusedError, RequestHead
+from rollbus.runtime.http.guard import Door, ErrorAnswer, RefusedError, RequestHead
 from rollbus.runtime.http.listener import open_listener
 from rollbus.runtime.http.server import make_server
 from rollbus.schemas.errors import ConfigurationError
@@ -132,7 +132,7 @@ def statement_door(engine: "Engine") -> Door:
             raise RefusedError(error.status, str(error), {"X-ClickHouse-Exception-Code": str(error.code)}) from error
         return READONLY_BYTES if user == READONLY_USER else None
 
-    def describe(refused: RefusedError, head: RequestHead) -> Answered:
+    def describe(refused: RefusedError, head: RequestHead) -> ErrorAnswer:
         """Write the error as the protocol's clients read it."""
         code = REFUSALS.get(refused.status, Code.AUTHENTICATION_FAILED)
         text = refused.message if refused.message.startswith("Code: ") else str(refusal(code, refused.message))

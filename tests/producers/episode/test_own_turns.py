@@ -1,4 +1,4 @@
-"""Turns that a program reports by itself, of a model that no client here has called."""
+"""Turns that a program reports itself, because no recorded client has called its model."""
 
 import json
 from datetime import UTC, datetime
@@ -12,13 +12,13 @@ from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.recorded_events import turns
 
-ASK = [{"role": "user", "content": "How many bolts?"}]
+QUESTION = [{"role": "user", "content": "How many bolts?"}]
 
 
 def test_a_turn_of_another_engine_is_trainable_with_its_ids_and_log_probs(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="stock") as episode:
         episode.turn(
-            messages=ASK,
+            messages=QUESTION,
             answer="Seven.",
             model="mine@4",
             prompt_token_ids=[1, 2],
@@ -41,10 +41,10 @@ def test_a_turn_without_ids_has_a_reason_and_unreadable_fields_are_counted(
 ) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     with recorder.episode(task="stock") as episode:
-        episode.turn(messages=ASK, answer={"role": "assistant", "content": None, "tool_calls": [call]})
-        episode.turn(messages=ASK, answer="x", at=datetime(2026, 5, 1))
-        episode.turn(messages=ASK, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
-        episode.turn(messages=ASK, answer="x", token_ids=[1], prompt_token_ids=[1], logprobs=[-1.0])
+        episode.turn(messages=QUESTION, answer={"role": "assistant", "content": None, "tool_calls": [call]})
+        episode.turn(messages=QUESTION, answer="x", at=datetime(2026, 5, 1))
+        episode.turn(messages=QUESTION, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
+        episode.turn(messages=QUESTION, answer="x", token_ids=[1], prompt_token_ids=[1], logprobs=[-1.0])
     assert recorder.flush(120)
     recorded_turns = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in recorded_turns] == [
@@ -61,7 +61,7 @@ def test_ids_and_log_probs_may_be_arrays_of_numpy(recorder: Recorder, sink: Memo
     logprobs: Any = numpy.array([-0.5, -0.25], dtype=numpy.float32)
     with recorder.episode(task="stock") as episode:
         episode.turn(
-            messages=ASK,
+            messages=QUESTION,
             answer="Seven.",
             prompt_token_ids=cast(Any, numpy.array([1, 2])),
             token_ids=cast(Any, numpy.array([7, 8])),
@@ -73,10 +73,10 @@ def test_ids_and_log_probs_may_be_arrays_of_numpy(recorder: Recorder, sink: Memo
     assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
 
 
-def test_a_refusal_beside_parts_of_a_message_takes_no_part_away(recorder: Recorder, sink: MemorySink) -> None:
-    refused = {"role": "assistant", "content": [{"type": "text", "text": "I may not."}], "refusal": "no"}
+def test_a_refusal_leaves_the_other_parts_of_its_message(recorder: Recorder, sink: MemorySink) -> None:
+    refusing_message = {"role": "assistant", "content": [{"type": "text", "text": "I may not."}], "refusal": "no"}
     with recorder.episode(task="stock") as episode:
-        episode.turn(messages=[*ASK, refused], answer="Seven.")
+        episode.turn(messages=[*QUESTION, refusing_message], answer="Seven.")
     (turn,) = turns(recorder, sink)
     assert json.loads(turn.added_messages[1].parts or "") == [
         {"type": "text", "text": "I may not."},

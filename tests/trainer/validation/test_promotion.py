@@ -1,4 +1,4 @@
-"""The gate between training and serving: what was measured and is no worse is served, all else waits."""
+"""The gate between training and serving: a version that was measured and is not worse is served, others wait."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,14 +16,14 @@ from tests.trainer.scenario import World
 RULE = PromotionRule(evaluation="held out", metric="reward")
 
 
-def measured(version: int, value: float, name: str = "held out") -> Evaluation:
+def measure(version: int, value: float, name: str = "held out") -> Evaluation:
     return build_evaluation(
         {"reward": [value, value + 0.5]}, model="agent", policy_version=version, name=name, now_ms=version
     )
 
 
-def lineage() -> Lineage:
-    """Version 0 serves; 1 to 3 are candidates, one upon the other."""
+def make_lineage() -> Lineage:
+    """Version 0 serves; 1 to 3 are candidates, each trained from the one before."""
     new_lineage = Lineage()
     new_lineage.apply(make_version(0, state="serving"))
     for version in (1, 2, 3):
@@ -31,30 +31,31 @@ def lineage() -> Lineage:
     return new_lineage
 
 
-def promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None:
-    promotion = find_promotion(evaluations, lineage(), rule)
+def find_promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None:
+    promotion = find_promotion(evaluations, make_lineage(), rule)
     return None if promotion is None else promotion.version
 
 
 def test_the_newest_version_that_is_not_worse_is_promoted() -> None:
-    assert promoted(measured(0, 0.3), measured(1, 0.4), measured(2, 0.3), measured(3, 0.1)) == 2
+    assert find_promoted(measure(0, 0.3), measure(1, 0.4), measure(2, 0.3), measure(3, 0.1)) == 2
 
 
 def test_nothing_is_promoted_without_a_measurement_of_both() -> None:
-    assert promoted(measured(2, 0.9)) is None
-    assert promoted(measured(0, 0.3)) is None
-    assert promoted(measured(0, 0.3), measured(2, 0.9, name="another")) is None
+    assert find_promoted(measure(2, 0.9)) is None
+    assert find_promoted(measure(0, 0.3)) is None
+    assert find_promoted(measure(0, 0.3), measure(2, 0.9, name="another")) is None
 
 
 def test_a_margin_asks_for_more_or_allows_for_noise() -> None:
-    both = (measured(0, 0.3), measured(1, 0.35))
-    assert promoted(*both, rule=PromotionRule(evaluation="held out", metric="reward", margin=0.1)) is None
-    allowing = PromotionRule(evaluation="held out", metric="reward", margin=-0.1)
-    assert promoted(measured(0, 0.3), measured(1, 0.25), rule=allowing) == 1
+    measurements = (measure(0, 0.3), measure(1, 0.35))
+    strict_rule = PromotionRule(evaluation="held out", metric="reward", margin=0.1)
+    assert find_promoted(*measurements, rule=strict_rule) is None
+    lenient_rule = PromotionRule(evaluation="held out", metric="reward", margin=-0.1)
+    assert find_promoted(measure(0, 0.3), measure(1, 0.25), rule=lenient_rule) == 1
 
 
 def test_the_newest_record_of_a_repeated_measurement_counts() -> None:
-    assert promoted(measured(0, 0.3), measured(1, 0.9), measured(1, 0.1)) is None
+    assert find_promoted(measure(0, 0.3), measure(1, 0.9), measure(1, 0.1)) is None
 
 
 def test_one_episode_gives_no_certainty() -> None:
@@ -62,8 +63,8 @@ def test_one_episode_gives_no_certainty() -> None:
         build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="held out", now_ms=version)
         for version, value in ((0, 0.3), (1, 0.9))
     ]
-    assert promoted(*evaluations) == 1
-    assert promoted(*evaluations, rule=PromotionRule(evaluation="held out", metric="reward", certain=True)) is None
+    assert find_promoted(*evaluations) == 1
+    assert find_promoted(*evaluations, rule=PromotionRule(evaluation="held out", metric="reward", certain=True)) is None
 
 
 async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
@@ -73,7 +74,7 @@ async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
     await world.trainer(**settings).run(until_idle=True)
     assert (await world.backend.versions()).serving == 0
     for version, value in ((0, 0.3), (1, 0.5), (2, 0.2)):
-        world.broker.append(EVALUATIONS, measured(version, value))
+        world.broker.append(EVALUATIONS, measure(version, value))
     trainer = world.trainer(**settings)
     await trainer.run(until_idle=True)
     assert (await world.backend.versions()).serving == 1
@@ -82,8 +83,8 @@ async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
     assert (await world.backend.versions()).serving == 1
 
 
-class Meddled(MemoryLog):
-    """Lets an operator act once the trainer has found nothing more to train."""
+class OperatedLog(MemoryLog):
+    """Let an operator act once the trainer finds no more batches."""
 
     def __init__(self, world: World, operator: Callable[[], Awaitable[None]]) -> None:
         super().__init__(world.broker, run_id="main", model="agent")
@@ -107,9 +108,9 @@ async def test_a_candidate_must_beat_the_version_that_an_operator_serves() -> No
         await world.backend.promote(3)
         world.broker.append(POLICY_VERSIONS, make_version(3, parent=2, state="serving"))
         for version, value in ((0, 0.3), (2, 0.5)):
-            world.broker.append(EVALUATIONS, measured(version, value))
+            world.broker.append(EVALUATIONS, measure(version, value))
 
-    trainer = world.trainer(log=Meddled(world, operator), serve="after_evaluation", promote_if=RULE)
+    trainer = world.trainer(log=OperatedLog(world, operator), serve="after_evaluation", promote_if=RULE)
     await trainer.run(until_idle=True)
     assert (await world.backend.versions()).serving == 3
     assert trainer.ledger.lineage.serving == 3
@@ -123,7 +124,9 @@ async def test_a_trainer_fenced_by_a_rollback_serves_no_rolled_back_version() ->
         log = MemoryLog(world.broker, run_id="main", model="agent")
         await roll_back(log, world.backend, world.settings, version=1, reason="a bad reward", now_ms=START_MS)
         for version, value in ((0, 0.3), (1, 0.3), (2, 0.9)):
-            world.broker.append(EVALUATIONS, measured(version, value))
+            world.broker.append(EVALUATIONS, measure(version, value))
 
-    await world.trainer(log=Meddled(world, operator), serve="after_evaluation", promote_if=RULE).run(until_idle=True)
+    await world.trainer(log=OperatedLog(world, operator), serve="after_evaluation", promote_if=RULE).run(
+        until_idle=True
+    )
     assert (await world.backend.versions()).serving == 1

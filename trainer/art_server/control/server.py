@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.runtime.health.heart import Heart, beating
 from rollbus.runtime.http.guard import (
-    Answered,
     Door,
+    ErrorAnswer,
     FindPrincipal,
     RefusedError,
     RequestHead,
@@ -294,7 +294,7 @@ def _make_routes(handlers: Sequence[tuple[str, str, Handler]]) -> list[Route]:
     return [Route(path, _answering(handler), methods=[method]) for method, path, handler in handlers]
 
 
-def _describe(refused: RefusedError, head: RequestHead) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> ErrorAnswer:
     return as_json(wire.error_to_json(refused.message, retriable=refused.status == 503))
 
 

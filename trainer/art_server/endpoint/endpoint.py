@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 from rollbus.runtime.http import PRIORITY_HEADER
 from rollbus.runtime.http.guard import (
-    Answered,
     Door,
+    ErrorAnswer,
     FindPrincipal,
     RefusedError,
     RequestHead,
@@ -384,7 +384,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _describe(refused: RefusedError, head: RequestHead) -> Answered:
+def _describe(refused: RefusedError, head: RequestHead) -> ErrorAnswer:
     code = "invalid_api_key" if refused.status == 401 else None
     return as_json(RequestError(refused.status, refused.message, code=code).body())
 

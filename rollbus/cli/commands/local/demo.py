@@ -69,7 +69,7 @@ def demo(
     if episodes:
         amounts = replace(amounts, episodes=episodes, min_episodes=None)
     if rate:
-        amounts = replace(amounts, episodes_per_s=rate, share=None)
+        amounts = replace(amounts, episodes_per_s=rate, share_of_evaluation_rate=None)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)

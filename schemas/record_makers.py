@@ -32,7 +32,7 @@ def finishing(record: type) -> list[str]:
 def maker(record: type[T]) -> Callable[..., T]:
     """Return a function of all fields in their order that makes a record."""
     names = [field.name for field in dataclasses.fields(cast(Any, record))]
-    return _compiled(record, f"make({', '.join(names)})", {name: name for name in names})
+    return _compile_maker(record, f"make({', '.join(names)})", {name: name for name in names})
 
 
 def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
@@ -45,10 +45,10 @@ def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
     if strange := [*(set(target_fields) - source_fields - set(given)), *(set(given) - set(target_fields))]:
         raise TypeError(f"{target.__name__} of {source.__name__}: missing or unknown fields {sorted(strange)}")
     text = f"make(source, *, {', '.join(given)})" if given else "make(source)"
-    return _compiled(target, text, {name: name if name in given else f"source.{name}" for name in target_fields})
+    return _compile_maker(target, text, {name: name if name in given else f"source.{name}" for name in target_fields})
 
 
-def _compiled(record: type[T], signature: str, values: dict[str, str]) -> Callable[..., T]:
+def _compile_maker(record: type[T], signature: str, values: dict[str, str]) -> Callable[..., T]:
     setting = [f"_made.{name} = {value}" for name, value in values.items()]
     lines = ["_made = _new(_unfrozen)", *setting, *finishing(record), "return _made"]
     scope: dict[str, Any] = {"_new": object.__new__, "_unfrozen": unfrozen(cast(Any, record)), "_frozen": record}

@@ -97,7 +97,7 @@ class Signing(BaseModel):
         """Return the signer of a fetched record of a topic; None if it has no valid signature."""
         for name, value in getattr(record, "headers", ()):
             if name == SIGNATURE_HEADER:
-                return self._verified(value or b"", topic, record)  # Kafka lets the value of a header be null
+                return self._verify_signature(value or b"", topic, record)  # Kafka lets the value of a header be null
         return OWNER if record.timestamp < self._since_ms else None
 
     @cached_property
@@ -123,7 +123,7 @@ class Signing(BaseModel):
         """By the head of a signature: whose it is, None for a source's or the owner's, and the keys of it."""
         return {name: (None, keys) for name, keys in self._keys.items()}
 
-    def _verified(self, value: bytes, topic: str, record: Any) -> str | None:
+    def _verify_signature(self, value: bytes, topic: str, record: Any) -> str | None:
         head = value[:-_MAC_BYTES].decode(errors="replace")
         principal, keys = self._identities.get(head) or self._learn(head)
         data = record.value or b""

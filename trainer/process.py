@@ -58,7 +58,7 @@ def make_log(settings: TrainerSettings) -> KafkaTrainerLog:
 @asynccontextmanager
 async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
     """Make the backend of the settings and close it; import its libraries only if it is chosen."""
-    async with _opened(load_backend(settings)) as backend:
+    async with _open_backend(load_backend(settings)) as backend:
         yield backend
 
 
@@ -77,7 +77,7 @@ def load_backend(settings: TrainerSettings) -> MakeBackend:
 
 
 @asynccontextmanager
-async def _opened(make: MakeBackend) -> AsyncIterator[Backend]:
+async def _open_backend(make: MakeBackend) -> AsyncIterator[Backend]:
     backend = await make()
     try:
         yield backend
@@ -95,7 +95,7 @@ async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) 
         make_backend = load_backend(settings)
         with _signals(stop.ask):
             await stop.unless_asked(log.stand_by())
-        async with _opened(make_backend) as backend:
+        async with _open_backend(make_backend) as backend:
             trainer = Trainer(log, backend, settings, validation=validation)
             with _signals(trainer.stop):
                 async with beating(heart, trainer.report):

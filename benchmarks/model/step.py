@@ -134,7 +134,7 @@ def trl(folder: Path) -> Callable[[], Any]:
     model = trainer.accelerator.prepare_model(trainer.model)
     optimizer = trainer.accelerator.prepare_optimizer(trainer.optimizer)
     trainer.current_gradient_accumulation_steps = 1
-    batch = _padded(_rows(folder))
+    batch = _pad_rows(_rows(folder))
     tokens, rows = batch["completion_mask"].sum(), len(batch["prompt_ids"])
     parts: list[dict[str, Tensor]] = [
         {name: values[first : first + GROUP_SIZE] for name, values in batch.items()} | {"num_items_in_batch": tokens}
@@ -163,7 +163,7 @@ def _model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).train()
 
 
-def _padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+def _pad_rows(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Prompts padded on the left, completions on the right."""
     prompts, completions = (max(len(row[name]) for row in rows) for name in ("prompt", "completion"))
     batch = {

@@ -26,12 +26,12 @@ _NO_CHOICES = (b'"choices":[]', b'"choices": []')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
-def _nested(depth: int) -> bytes:
-    inner = rb"|" + _nested(depth - 1) if depth else b""
+def _nested_value_pattern(depth: int) -> bytes:
+    inner = rb"|" + _nested_value_pattern(depth - 1) if depth else b""
     return rb"[\[{](?:[^\[\]{}\"]++|" + _TEXT + inner + rb")*+[\]}]"
 
 
-_LOGPROBS = re.compile(rb'"logprobs"\s*:\s*' + _nested(DEPTH))
+_LOGPROBS = re.compile(rb'"logprobs"\s*:\s*' + _nested_value_pattern(DEPTH))
 
 
 def make_cut(wishes: Wishes, empty_logprobs: bytes) -> Cut:

@@ -39,11 +39,11 @@ class ResponsesSurface:
 
     def read_wishes(self, request: Mapping[str, Any]) -> Wishes:
         """Log-probs are asked for in `include`; usage always comes."""
-        return Wishes(logprobs=LOGPROBS in _included(request), ids=True, usage=True)
+        return Wishes(logprobs=LOGPROBS in _list_included(request), ids=True, usage=True)
 
     def add_wishes(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for log-probs."""
-        included = _included(request)
+        included = _list_included(request)
         return {} if LOGPROBS in included or "logprobs" in refused else {"include": [*included, LOGPROBS]}
 
     def convert_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _name_of(value: Any) -> str | None:
     return text_of(value.get("id") if isinstance(value, Mapping) else value)
 
 
-def _included(request: Mapping[str, Any]) -> list[Any]:
+def _list_included(request: Mapping[str, Any]) -> list[Any]:
     include_value = request.get("include")
     return list(include_value) if isinstance(include_value, list | tuple) else []
 

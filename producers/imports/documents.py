@@ -85,7 +85,7 @@ def read_documents(
     """Yield each document with the position after it; raises TornFileError, and RollbusError for a file that has
     changed. `progress` is called with how many bytes of the file itself were read.
     """
-    with path.open("rb") as raw, _decompressed(raw) as stream:
+    with path.open("rb") as raw, _open_decompressed(raw) as stream:
         start = start or _begin(stream)
         _check_unchanged(path, stream, start)
         documents = _read_lines(stream, start) if start.form == "lines" else _read_values(stream, start)
@@ -99,7 +99,7 @@ def read_documents(
         progress(raw.tell())
 
 
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
+def _open_decompressed(raw: IO[bytes]) -> IO[bytes]:
     magic = raw.read(2)
     raw.seek(0)
     return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if magic == b"\x1f\x8b" else raw

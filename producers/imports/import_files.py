@@ -128,7 +128,7 @@ class Import:
         """Send what was read, and return all counts; raises UnavailableError. What was sent is not sent again."""
         sender = Sender(make_sink)
         try:
-            for traces in self._owed(progress):
+            for traces in self._find_owed_batches(progress):
                 await send_traces(self.store, self.converter, sender, traces)
             counts = self.store.counts()
             await sender.send([self.converter.report(counts, wall_clock_ms())])
@@ -138,12 +138,12 @@ class Import:
 
     def decide(self, progress: Progress) -> Counter[str]:
         """Return the counts that `send` would, and send nothing."""
-        for traces in self._owed(progress):
+        for traces in self._find_owed_batches(progress):
             for _, done in self.converter.batches(self.store, traces):
                 self.store.mark_sent(done)
         return self.store.counts()
 
-    def _owed(self, progress: Progress) -> Iterator[list[str]]:
+    def _find_owed_batches(self, progress: Progress) -> Iterator[list[str]]:
         total, done, last = self.store.count_owed(), 0, 0
         while owed_traces := self.store.find_owed(BATCH_TRACES, last):
             progress(done, total)

@@ -257,7 +257,7 @@ class Proxy:
         if tap is not None and tap.is_stream:
             rest = scope.pop_all()
             rest.callback(tap.abandon)
-            events = _delivered(relay.streamed(tap, response), desk, rest)
+            events = _pass_on(relay.streamed(tap, response), desk, rest)
             return _Stream(events, response, rest)
         body = await _unless_gone(request, call, response.aread())
         if tap is not None:
@@ -304,7 +304,7 @@ class Proxy:
         return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
 
 
-async def _delivered(events: AsyncIterator[bytes], desk: Desk, scope: ExitStack) -> AsyncIterator[bytes]:
+async def _pass_on(events: AsyncIterator[bytes], desk: Desk, scope: ExitStack) -> AsyncIterator[bytes]:
     """Pass a stream on; the request's part of the episode closes with it, however it ends."""
     with scope:
         async for event in events:

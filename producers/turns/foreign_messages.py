@@ -117,10 +117,10 @@ def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
     role_name = str(value.get("role") or value.get("type") or role)
     message: Message = {"role": ROLES.get(role_name.lower(), role_name)}
     message |= {name: value[name] for name in CARRIED if value.get(name)}
-    calls = [tool_call(call) for call in _listed(value.get("tool_calls"))]
+    calls = [tool_call(call) for call in _list_or_empty(value.get("tool_calls"))]
     blocks = value.get("parts") if value.get("parts") is not None else read_blocks(value.get("content"))
     if not isinstance(blocks, list):
-        return [_finished(message, blocks, calls)]
+        return [_finish_message(message, blocks, calls)]
     return _of_blocks(message, blocks, calls)
 
 
@@ -153,7 +153,7 @@ def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Ite
     content: Any = content_blocks if len(texts) < len(content_blocks) else "".join(map(str, texts)) or None
     if content is None and not calls and results:
         return results
-    return [*results, _finished(message, content, calls)]
+    return [*results, _finish_message(message, content, calls)]
 
 
 def _typed_block(part: Any) -> Any:
@@ -194,7 +194,7 @@ def _call_id(call: Mapping[str, Any]) -> Any:
     return call.get("id") or call.get("toolCallId")
 
 
-def _finished(message: Message, content: Any, calls: list[Message]) -> Message:
+def _finish_message(message: Message, content: Any, calls: list[Message]) -> Message:
     if isinstance(content, Mapping):
         content = json_of(content)
     message["content"] = content
@@ -223,7 +223,7 @@ def tool_call(call: Any) -> Message:
 def read_tools(value: Any) -> list[Any]:
     """Return tool schemas in the OpenAI form, where they are a list of objects; none for anything else."""
     tools = []
-    for tool in _listed(read_json(value)):
+    for tool in _list_or_empty(read_json(value)):
         tool = read_json(tool)
         if isinstance(tool, Mapping):
             is_openai = isinstance(tool.get("function"), Mapping)
@@ -239,5 +239,5 @@ def _schema(tool: Mapping[str, Any]) -> Message:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

@@ -40,7 +40,7 @@ class PromptLog:
         """Split a prompt, and remember it and its completion as sent."""
         texts = [canonical_json(message_fields(message)) for message in prompt]
         digests = tuple(map(_digest, texts))
-        prefix = max((_shared(digests, history) for history in self._histories), default=0)
+        prefix = max((_count_shared(digests, history) for history in self._histories), default=0)
         self._remember(digests, _digest(canonical_json(message_fields(completion))))
         return Split(
             prefix, hash_bytes(f"[{','.join(texts[:prefix])}]".encode()) if prefix else "", tuple(prompt[prefix:])
@@ -59,7 +59,7 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def _shared(earlier: Digests, later: Digests) -> int:
+def _count_shared(earlier: Digests, later: Digests) -> int:
     count = 0
     for digest, other in zip(earlier, later, strict=False):
         if digest != other:

@@ -96,7 +96,7 @@ class Redactor:
         for name, value in request.items():
             if name == "messages":
                 for message in value or ():
-                    self._look_at(_unrecorded(message))
+                    self._look_at(_find_unrecorded_fields(message))
             elif name not in NOT_PROMPT and name not in besides:
                 self._look_at(value)
 
@@ -201,7 +201,7 @@ def _is_readable(part: Any) -> bool:
     return isinstance(part, str) or (isinstance(part, Mapping) and part.get("type", "text") in READABLE_PARTS)
 
 
-def _unrecorded(message: Any) -> Any:
+def _find_unrecorded_fields(message: Any) -> Any:
     """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
     fields = plain(message)
     recorded_fields = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}

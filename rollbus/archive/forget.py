@@ -57,11 +57,11 @@ class Forgotten:
         try:
             content = decode(record.value)
         except RecordError:
-            return self._mentioned(record.key, record.value)
+            return self._mentions_episode(record.key, record.value)
         if isinstance(content, Excluded):
             return False
         if isinstance(content, DeadLetter):
-            return self._mentioned(content.key, content.value, content.message.encode())
+            return self._mentions_episode(content.key, content.value, content.message.encode())
         if isinstance(content, Drop):
             return bool(content.detail) and content.unit_id in self.episodes | self.trajectories
         if isinstance(content, RewardReported) and content.alias in self.aliases:
@@ -70,7 +70,7 @@ class Forgotten:
             return True
         return is_forgotten(content, self.episodes) or getattr(content, "trajectory_id", None) in self.trajectories
 
-    def _mentioned(self, *parts: bytes | None) -> bool:
+    def _mentions_episode(self, *parts: bytes | None) -> bool:
         text = b" ".join(part for part in parts if part)
         return any(needle in text for needle in self.needles)
 
@@ -96,7 +96,7 @@ def forget_in_archive(
     Killed anywhere, nothing is lost, and the same command goes on. Raises DataLossError, FencedError, ServiceError.
     """
     replaced, added, removed = list[str](), list[ArchivedFile](), 0
-    for file, remaining_records, count in _affected(archive, episodes, progress):
+    for file, remaining_records, count in _find_affected_files(archive, episodes, progress):
         removed += count
         replaced.append(file.path)
         if remaining_records:
@@ -117,7 +117,7 @@ def forget_in_archive(
     return removed
 
 
-def _affected(
+def _find_affected_files(
     archive: Archive, episodes: frozenset[str], progress: Progress
 ) -> Iterable[tuple[ArchivedFile, Any, int]]:
     """Yield each file that holds records of these episodes, the records that stay, and how many go."""

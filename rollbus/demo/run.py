@@ -97,28 +97,28 @@ class Demo:
 
     def _run(self) -> BeforeAndAfter:
         find_jars(report=self.console.print)
-        with self._timed("base model"):
+        with self._time_phase("base model"):
             model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
         with show_progress(f"emptying {self.options.folder}"):
             stack = self._fresh_stack()
             settings_file = stack.data_dir / "settings.yaml"
             settings = write_settings(settings_file, self.job, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
-            with self._timed("start"):
+            with self._time_phase("start"):
                 self._start_stack(supervisor, stack, settings_file)
                 asyncio.run(create_topics(settings))
                 query = ClickHouse(settings.clickhouse).query
                 for service in processes.stage_rows(settings_file, self.job.run, has_tables=lambda: can_read(query)):
                     supervisor.start(service)
-            with self._timed("evaluation before"):
+            with self._time_phase("evaluation before"):
                 before = self._evaluate(stack, version=0, label="before")
-            with self._timed("learning"):
+            with self._time_phase("learning"):
                 with show_progress("the worker, the sink and the trainer are getting ready"):
                     supervisor.wait()
                 amounts = self._pace()
                 place = StackPlace(stack, settings_file, _token(stack))
                 final_status = asyncio.run(self._learn(supervisor, place, query, amounts))
-            with self._timed("evaluation after"):
+            with self._time_phase("evaluation after"):
                 after = self._evaluate(stack, version=final_status.version, label="after")
             for evaluation in (before, after):
                 asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, evaluation))
@@ -265,7 +265,7 @@ class Demo:
         self.console.print(f"[dim]{durations}[/dim]")
 
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
+    def _time_phase(self, phase: str) -> Iterator[None]:
         began = time.monotonic()
         yield
         self.seconds[phase] = round(time.monotonic() - began, 1)

@@ -98,7 +98,9 @@ def _inverse_propensity(episodes: Sequence[WeightedEpisode], clip: float) -> Ter
 
 
 def _self_normalised(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
-    return _normalised([0.0] * len(episodes), [episode.reward for episode in episodes], _clipped(episodes, clip))
+    return _self_normalised_terms(
+        [0.0] * len(episodes), [episode.reward for episode in episodes], _clip_weights(episodes, clip)
+    )
 
 
 def _per_decision(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
@@ -115,10 +117,12 @@ def _per_decision(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
 def _doubly_robust(episodes: Sequence[WeightedEpisode], clip: float) -> Terms:
     predictions: Sequence[Expected] = predict_rewards(episodes)
     errors = [episode.reward - prediction.of_answer for episode, prediction in zip(episodes, predictions, strict=True)]
-    return _normalised([prediction.of_version for prediction in predictions], errors, _clipped(episodes, clip))
+    return _self_normalised_terms(
+        [prediction.of_version for prediction in predictions], errors, _clip_weights(episodes, clip)
+    )
 
 
-def _normalised(bases: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
+def _self_normalised_terms(bases: Sequence[float], corrections: Sequence[float], weights: Sequence[float]) -> Terms:
     """Return mean(bases) + Σ weight × correction / Σ weight; the spread of a ratio is that of its linear part."""
     mean_weight = _mean(weights)
     mean_correction = fsum(weight * correction for weight, correction in zip(weights, corrections, strict=True)) / fsum(
@@ -159,7 +163,7 @@ def _scale(episode: WeightedEpisode, low: float, high: float) -> WeightedEpisode
     )
 
 
-def _clipped(episodes: Sequence[WeightedEpisode], clip: float) -> list[float]:
+def _clip_weights(episodes: Sequence[WeightedEpisode], clip: float) -> list[float]:
     return [min(episode.weight, clip) for episode in episodes]
 
 

@@ -109,7 +109,7 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
         @functools.wraps(post)
         async def post_async(self: Any, path: str, **call: Any) -> Any:
-            with _charged(path, call, allowance) as taken_tokens:
+            with _charge(path, call, allowance) as taken_tokens:
                 answer = await post(self, path, **call)
             allowance.settle(taken_tokens, answer)
             return answer
@@ -118,7 +118,7 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
     @functools.wraps(post)
     def post_sync(self: Any, path: str, **call: Any) -> Any:
-        with _charged(path, call, allowance) as taken_tokens:
+        with _charge(path, call, allowance) as taken_tokens:
             answer = post(self, path, **call)
         allowance.settle(taken_tokens, answer)
         return answer
@@ -127,7 +127,7 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
 
 @contextlib.contextmanager
-def _charged(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[int]:
+def _charge(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[int]:
     """Take what a call may sample from the allowance, and report a failure to it."""
     taken_tokens = _limit(path, call, allowance)
     try:

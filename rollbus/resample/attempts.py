@@ -99,7 +99,7 @@ class Resampler:
         """
         task = start_task(self._make(request, written_ms), f"attempt {request.episode_id}", endless=False)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_attempt_end)
 
     async def finish(self) -> None:
         """Wait for the attempts under way."""
@@ -109,7 +109,7 @@ class Resampler:
         """Return the attempts that have begun and not ended."""
         return tuple(self._tasks)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_attempt_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._slots.release()
 

@@ -86,7 +86,7 @@ class KafkaConnection(BaseModel):
 
     def unavailable(self, error: BaseException, what: str = "") -> UnavailableError:
         """Return our error for a client's: what was being done, which broker, what it said, and what to look at."""
-        problem = f"Kafka at {self.bootstrap_servers} {_how_it_failed(error)}; {self._remedy()}"
+        problem = f"Kafka at {self.bootstrap_servers} {_describe_failure(error)}; {self._remedy()}"
         return UnavailableError(f"{what}: {problem}" if what else problem)
 
     def _remedy(self) -> str:
@@ -116,7 +116,7 @@ class KafkaConnection(BaseModel):
         return context
 
 
-def _how_it_failed(error: BaseException) -> str:
+def _describe_failure(error: BaseException) -> str:
     """Say what a client's error means, after the word Kafka."""
     if type(error).__name__ == "KafkaConnectionError":  # the client's class, which is not imported here
         return "cannot be reached"

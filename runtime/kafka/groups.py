@@ -125,13 +125,13 @@ async def _describe(admin: AIOKafkaAdminClient, name: str) -> ConsumerGroup:
     return ConsumerGroup(
         state,
         tuple(
-            Member(client, str(host).lstrip("/"), _assigned(assignment, protocol_type))
+            Member(client, str(host).lstrip("/"), _read_assignment(assignment, protocol_type))
             for _, client, host, _, assignment in members
         ),
     )
 
 
-def _assigned(assignment: bytes, protocol_type: str) -> frozenset[TopicPartition]:
+def _read_assignment(assignment: bytes, protocol_type: str) -> frozenset[TopicPartition]:
     """Return the partitions of an assignment; a group of another kind, such as Kafka Connect's, has its own format."""
     if not assignment or protocol_type != ConsumerProtocol.PROTOCOL_TYPE:
         return frozenset()

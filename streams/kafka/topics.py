@@ -44,14 +44,14 @@ def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[To
         ]
     for stage in stages:
         changelog = names.changelog_topic(settings.namespace, stage.name)
-        specs.append(_compacted(_spec(changelog, stage.input, "compact", settings)))
+        specs.append(_add_compaction_lag(_spec(changelog, stage.input, "compact", settings)))
     ticker = names.changelog_topic(settings.namespace, names.TICKER)
     specs.append(TopicSpec(ticker, 1, "compact", _config("compact", settings)))
-    specs.append(_compacted(_spec(HEARTBEATS.full_name(settings.namespace), HEARTBEATS, "compact", settings)))
+    specs.append(_add_compaction_lag(_spec(HEARTBEATS.full_name(settings.namespace), HEARTBEATS, "compact", settings)))
     return specs
 
 
-def _compacted(spec: TopicSpec) -> TopicSpec:
+def _add_compaction_lag(spec: TopicSpec) -> TopicSpec:
     return replace(spec, wished=(*spec.wished, ("max.compaction.lag.ms", str(COMPACTION_LAG_MS))))
 
 

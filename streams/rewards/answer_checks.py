@@ -74,7 +74,7 @@ def regex(trajectory: Trajectory, context: RewardContext) -> float | None:
     its trajectory: Python's `re` lets no other thread run while it searches, but in the main thread it reacts to
     signals.
     """
-    pattern = _compiled(str(context.options["pattern"]))
+    pattern = _compile_pattern(str(context.options["pattern"]))
     text = last_text(trajectory)[-SEARCHED_CHARACTERS:]
     with _interrupted_after(float(context.options.get("within_s") or SEARCHED_WITHIN_S)):
         match = pattern.fullmatch(text) if context.options.get("full") else pattern.search(text)
@@ -101,5 +101,5 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.DOTALL)

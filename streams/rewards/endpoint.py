@@ -44,12 +44,12 @@ class Endpoint:
                 text = await response.text(errors="replace")
                 if not response.ok:
                     raise RejectedError(f"{self._url} answered {response.status}: {text[:200]}")
-                return _text(_parsed(text, self._url), self._url)
+                return _text(_parse_answer(text, self._url), self._url)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnavailableError(f"{self._url} gave no answer: {error!r}") from error
 
 
-def _parsed(text: str, url: str) -> Any:
+def _parse_answer(text: str, url: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:

@@ -85,19 +85,19 @@ class ModelClaim:
         await stop_clients(member)
         await self.disconnect()
 
-    async def _connected(self) -> AIOKafkaAdminClient:
+    async def _connect(self) -> AIOKafkaAdminClient:
         if self._admin is None:
             self._admin = await start_client(new_admin(self._connection))
         return self._admin
 
     async def _read_claim(self) -> str:
-        committed = (await committed_offsets(await self._connected(), self.group)).get(self._place)
+        committed = (await committed_offsets(await self._connect(), self.group)).get(self._place)
         return committed.metadata if committed is not None else ""
 
     async def _find_other(self) -> str | None:
         """Return the living process that claimed the model or, without one, that the broker prefers to this one."""
         assert self._member is not None
-        members = (await describe_groups(await self._connected(), [self.group]))[self.group].members
+        members = (await describe_groups(await self._connect(), [self.group]))[self.group].members
         living = {member.client_id: f"{member.client_id} at {member.host}" for member in members}
         claimed_by = await self._read_claim()
         if claimed_by != self.name and claimed_by in living:

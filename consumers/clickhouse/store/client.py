@@ -135,14 +135,14 @@ class ClickHouse:
     def command(self, sql: str) -> None:
         """Run one statement that has no result."""
         with self._raising_ours(f"statement {sql.split(chr(10))[0][:80]!r}"):
-            self._connected().command(sql)
+            self._connect().command(sql)
 
     def query(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return column names and rows; settings that this user may not change are left as they are for it."""
         with self._raising_ours("query"):
-            client = self._connected()
+            client = self._connect()
             fixed = {name for name, setting in client.server_settings.items() if setting.readonly}
             all_settings = {**(cluster.QUERY_SETTINGS if self.cluster else {}), **(settings or {})}
             free_settings = {name: value for name, value in all_settings.items() if name not in fixed}
@@ -174,7 +174,7 @@ class ClickHouse:
         """Return the function that encodes an insert; it needs no connection and may run in another thread."""
         from rollbus.consumers.clickhouse.store.columns import encode  # it knows every record; who only asks, none
 
-        client = self._connected()
+        client = self._connect()
         return partial(encode, insert.table, insert.rows, self._types(client, insert.table), client.write_compression)
 
     def send(self, body: bytes, token: str | None = None) -> None:
@@ -182,7 +182,7 @@ class ClickHouse:
         settings: dict[str, Any] = {**INSERT_SETTINGS, **(cluster.INSERT_SETTINGS if self.cluster else {})}
         if token is not None:
             settings["insert_deduplication_token"] = token
-        client = self._connected()
+        client = self._connect()
         settings |= {name: value for name, value in INSERT_SETTINGS_IF_KNOWN.items() if name in client.server_settings}
         client.raw_insert("", insert_block=body, settings=settings, compression=client.write_compression)
 
@@ -193,7 +193,7 @@ class ClickHouse:
         if client is not None:
             client.close()
 
-    def _connected(self) -> Client:
+    def _connect(self) -> Client:
         if self._client is None:
             self._client = clickhouse_connect.get_client(
                 host=self._settings.host,

@@ -30,7 +30,7 @@ def spread(statement: str, cluster: str) -> tuple[str, ...]:
     if create := _CREATE.fullmatch(statement):
         name, columns, engine, rest = create.groups()
         arguments, _, tail = rest.partition("\n")
-        local = _replicated(engine, arguments) + "\n" + tail.replace("non_replicated_dedup", "replicated_dedup")
+        local = _replicate_engine(engine, arguments) + "\n" + tail.replace("non_replicated_dedup", "replicated_dedup")
         key = _sharding_key(columns, tail)
         return (
             f"CREATE TABLE IF NOT EXISTS {name}{SUFFIX} {where}\n{columns}\nENGINE = {local}",
@@ -51,7 +51,7 @@ def stored_table(table: str, cluster: str | None) -> str:
     return f"{table}{SUFFIX} ON CLUSTER {cluster}" if cluster else table
 
 
-def _replicated(engine: str, arguments: str) -> str:
+def _replicate_engine(engine: str, arguments: str) -> str:
     """Return the engine whose parts are copied between the replicas of a shard, which the server's macros name."""
     inner = arguments.strip().removeprefix("(").removesuffix(")")
     place = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"

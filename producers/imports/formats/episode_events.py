@@ -107,7 +107,7 @@ class EpisodeWriter:
             "task": text_of(self._task) or "",
             "agent": text_of(trace.agent) or "",
             "example_id": text_of(trace.example_id),
-            "labels": {text_of(name) or "": self._masked(value, "labels") or "" for name, value in labels.items()},
+            "labels": {text_of(name) or "": self._mask(value, "labels") or "" for name, value in labels.items()},
         }
         yield ImportedEvent(EpisodeStarted(**self._next(self._started_ms), **started), trace.principal)
         for span, function in placed:
@@ -119,7 +119,7 @@ class EpisodeWriter:
         if wrappers:
             self._counts["calls_seen_twice"] += wrappers
         self._counts["episodes"] += 1
-        error = self._masked(trace.error, "errors")
+        error = self._mask(trace.error, "errors")
         ended: dict[str, Any] = {
             "stop_reason": "error" if error else "completed",
             "error": error and error[:MAX_ERROR_CHARACTERS],
@@ -172,13 +172,13 @@ class EpisodeWriter:
     def _tool(self, span: ImportedSpan, tool: ImportedTool) -> ToolCalled:
         at_ms = max(span.start_ns, span.end_ns) // MS
         self._counts["tools"] += 1
-        error = self._masked(span.error, "errors")
+        error = self._mask(span.error, "errors")
         called = ToolCalled(
             **self._next(at_ms),
             name=text_of(tool.name) or "",
             tool_call_id=text_of(tool.call_id),
-            arguments=self._masked(_as_text(tool.arguments), "tool_calls") or "",
-            result=self._masked(_as_text(tool.result), "tool_calls"),
+            arguments=self._mask(_as_text(tool.arguments), "tool_calls") or "",
+            result=self._mask(_as_text(tool.result), "tool_calls"),
             error=error and error[:MAX_ERROR_CHARACTERS],
             latency_ms=at_ms - span.start_ns // MS,
         )
@@ -194,10 +194,10 @@ class EpisodeWriter:
             value=score.value,
             source=text_of(score.source) or "user",
             turn_event_id=self._turn_ids.get(score.span_id or ""),  # of any other span it is the trace's
-            comment=self._masked(text_of(score.comment), "comments"),
+            comment=self._mask(text_of(score.comment), "comments"),
         )
 
-    def _masked(self, text: str | None, field: Any) -> str | None:
+    def _mask(self, text: str | None, field: Any) -> str | None:
         return Redactor(self._privacy).text(text_of(text), field)
 
     def _next(self, at_ms: int) -> dict[str, Any]:

@@ -94,14 +94,14 @@ def _cut(left: Side, right: Side, span: CommonTime) -> set[str]:
     return cut
 
 
-def _paired(left: Mapping[K, V], right: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+def _pair_by_key(left: Mapping[K, V], right: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
     """Yield every key of two sides in order, with what each side has under it."""
     for key in sorted(left.keys() | right.keys()):
         yield key, left.get(key), right.get(key)
 
 
 def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
-    for trajectory_id, mine, theirs in _paired(left.trajectories, right.trajectories):
+    for trajectory_id, mine, theirs in _pair_by_key(left.trajectories, right.trajectories):
         edge = trajectory_id in cut
         present = mine or theirs
         if present is not None and (mine is None or theirs is None):
@@ -130,7 +130,7 @@ def _why_other(mine: Assembled, theirs: Assembled) -> str:
 
 
 def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
-    for trajectory_id, mine, theirs in _paired(left.scores, right.scores):
+    for trajectory_id, mine, theirs in _pair_by_key(left.scores, right.scores):
         edge = trajectory_id in cut
         if mine is None or theirs is None:
             present_side, absent_side = (right, left) if mine is None else (left, right)
@@ -166,7 +166,7 @@ def _why_score(mine: Score, theirs: Score) -> str:
 def _groups(
     left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
 ) -> Iterator[DifferenceEntry]:
-    for (run, _), mine, theirs in _paired(left.groups, right.groups):
+    for (run, _), mine, theirs in _pair_by_key(left.groups, right.groups):
         group = mine or theirs
         if mine is not None and theirs is not None:
             yield from _same_group(run, mine, theirs, same)
@@ -255,7 +255,7 @@ def _why_other_choice(mine: Group, theirs: Group) -> str:
 def _batches(
     left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
 ) -> Iterator[DifferenceEntry]:
-    for (run, groups), mine, theirs in _paired(left.batches, right.batches):
+    for (run, groups), mine, theirs in _pair_by_key(left.batches, right.batches):
         if mine is not None and theirs is not None:
             same["batch"] += 1
             continue

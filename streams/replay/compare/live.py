@@ -114,8 +114,10 @@ async def _refuse_deleted_of_live(
     """Raise DataLossError where retention has deleted records of live that a side shares with it."""
     if span.from_ms is None:
         return
-    of_live = (topic for topic in _compared(last) if any(topic.name not in names for names in own_topics_of_sides))
-    deleted_ranges = [gap for topic in of_live for gap in await _deleted(settings, topic, span.from_ms)]
+    of_live = (
+        topic for topic in _list_compared_topics(last) if any(topic.name not in names for names in own_topics_of_sides)
+    )
+    deleted_ranges = [gap for topic in of_live for gap in await _find_deleted_ranges(settings, topic, span.from_ms)]
     refuse_missing(tuple(deleted_ranges), REPLAY_LATER)
 
 
@@ -126,20 +128,20 @@ async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest,
     """
     where = settings.model_copy(update={"namespace": manifest.namespace})
     from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
-    topics = (topic for topic in _compared(last) if topic.name in made_by(manifest))
-    deleted_ranges = [gap for topic in topics for gap in await _deleted(where, topic, from_ms)]
+    topics = (topic for topic in _list_compared_topics(last) if topic.name in made_by(manifest))
+    deleted_ranges = [gap for topic in topics for gap in await _find_deleted_ranges(where, topic, from_ms)]
     refuse_missing(
         tuple(replace(gap, topic=f"{manifest.namespace}{gap.topic}") for gap in deleted_ranges), REPLAY_AGAIN
     )
 
 
-def _compared(last: str) -> list[Topic]:
+def _list_compared_topics(last: str) -> list[Topic]:
     """Return the topics that are compared where both sides have run the stages up to one."""
     topics = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in TOPICS_OF_STAGE[stage])
     return [*dict.fromkeys(topics), DROPS]
 
 
-async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
+async def _find_deleted_ranges(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
     """Return the ranges of a topic that retention has deleted, except for those from before a stream time.
 
     In a topic without ticks the first record that is left tells the time; without such a record all ranges count.

@@ -54,7 +54,7 @@ class Side:
             run = "" if isinstance(record, Trajectory) else record.run_id
             self.configurations.setdefault(run, set()).add(record.config_hash)
         if isinstance(record, Trajectory):
-            self.trajectories.setdefault(record.trajectory_id, _assembled(record))
+            self.trajectories.setdefault(record.trajectory_id, _digest_trajectory(record))
         elif isinstance(record, RewardRevised):
             pass  # the score that follows has its value
         elif isinstance(record, Score):
@@ -124,7 +124,7 @@ def _reaches(group: Group, side: Side) -> bool:
     return any(member.trajectory_id in side.trajectories for member in group.members)
 
 
-def _assembled(record: Trajectory) -> Assembled:
+def _digest_trajectory(record: Trajectory) -> Assembled:
     return Assembled(
         digest=hashlib.blake2b(encode(record), digest_size=16).digest(),
         episode_id=record.episode_id,

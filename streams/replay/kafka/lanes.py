@@ -55,7 +55,7 @@ class LaneProcess:
         while not self._messages:
             frame = await self._ahead.popleft()
             if frame is None:
-                raise UnavailableError(self._ended(await self._in_thread(self._wait)))
+                raise UnavailableError(self._describe_end(await self._in_thread(self._wait)))
             self._ahead.append(self._in_thread(self._frame))
             counts, messages = pickle.loads(frame)
             self._messages.extend(messages)
@@ -111,7 +111,7 @@ class LaneProcess:
         assert self._process is not None
         return self._process.wait()
 
-    def _ended(self, status: int) -> str:
+    def _describe_end(self, status: int) -> str:
         how = f"was ended by {name_signal(-status)}" if status < 0 else f"ended with status {status}"
         partitions = ", ".join(map(str, self.partitions))
         return (

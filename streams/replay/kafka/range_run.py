@@ -98,7 +98,7 @@ class RangeRun:
         chain = await self.factory.chain(elsewhere.readers)
         with suppress(StoppedError):
             await chain.open()
-            async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
+            async for tick, at, rows in self._join_lanes(chain, lanes, elsewhere) if lanes else self._alone(chain):
                 covered.tick(tick.stream_time_ms, at)
                 self.watch.stream_time(tick.stream_time_ms)
                 if self.factory.follow is not None:
@@ -135,7 +135,9 @@ class RangeRun:
             else:
                 await chain.piece(part.partition, part.records)
 
-    async def _joined(self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere) -> AsyncIterator[Passed]:
+    async def _join_lanes(
+        self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere
+    ) -> AsyncIterator[Passed]:
         """Put in order what lanes made; yield each tick."""
         for lane in lanes:
             await lane.ready()

@@ -108,7 +108,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         # its place in the log, as a restore no longer knows of rows that are gone; a topic made again begins at 0
         self.order = max(self.order + 1, incoming.location.offset)
         if kind == "r" and (counts := self.counts.get(event.episode_id)) is not None:
-            counts.update(_counted(principal, event))
+            counts.update(_count_keys_of(principal, event))
         return EventRow(
             kind,
             self.clock.now_ms,
@@ -128,8 +128,8 @@ class AssemblyState(StageState[AssemblyConfig]):
         if counts is None:  # counted once, and again after a restore: few episodes have so many
             counts = self.counts[episode_id] = Counter()
             for report in self.reports_of(episode_id):
-                counts.update(_counted(report.principal, report.record))
-        of_name, of_all = _counted(principal, event)
+                counts.update(_count_keys_of(report.principal, report.record))
+        of_name, of_all = _count_keys_of(principal, event)
         return counts[of_name] < config.max_reports_per_name and counts[of_all] < config.max_reports
 
     def keep_refused(self, event: Event, data: bytes) -> bool:
@@ -277,7 +277,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         return max([stub.closed_ms, *(child.closed_ms for child in child_stubs if child)])
 
 
-def _counted(principal: str, event: Any) -> Iterator[tuple[str, str | None]]:
+def _count_keys_of(principal: str, event: Any) -> Iterator[tuple[str, str | None]]:
     """Yield under what a report is counted: its principal's of its name, and all of its principal's."""
     yield principal, event.name
     yield principal, None

@@ -86,7 +86,7 @@ class _ChoiceStream:
     def add(self, sampled: Sampled) -> list[dict[str, Any]]:
         """One or more changes; the first carries the token."""
         self._text.add(sampled.token_id)
-        first, *more = self._changes(self._settled()) or [self._change("")]
+        first, *more = self._changes(self._settle_text()) or [self._change("")]
         if self._request.wants_logprobs:
             generation = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
             first["logprobs"] = logprobs_of(self._request, generation, self._tokenizer, self._offsets)
@@ -100,7 +100,7 @@ class _ChoiceStream:
         last: dict[str, Any] = {"delta": {}} if isinstance(self._request, ChatRequest) else {"text": ""}
         return [*changes, {**last, "finish_reason": finish_reason(answer, called=self._calls > 0)}]
 
-    def _settled(self) -> str:
+    def _settle_text(self) -> str:
         """Text that no further token can take back."""
         text = self._text.text.rstrip(REPLACEMENT)  # half a character does not count as held back
         ready = text[: max(len(text) - self._held_back, 0)]

@@ -80,7 +80,7 @@ class _SamplingRequest(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _nothing_unsupported(cls, body: Any) -> Any:
+    def _refuse_unsupported(cls, body: Any) -> Any:
         """Refuse what is not there, and take null as left out."""
         if not isinstance(body, dict):
             return body

@@ -105,14 +105,18 @@ class Attention(nn.Module):
             keys, values = self.kv_cache.update(keys, values)  # [B, K, S, H]
         if self._cap is not None:
             mixed = _capped_attention(
-                queries, *_repeated(queries, keys, values), mask, scale=self._scale, cap=self._cap
+                queries, *_repeat_for_heads(queries, keys, values), mask, scale=self._scale, cap=self._cap
             )
         elif mask is not None and queries.shape[2] <= FOLDED_TOKENS:
             mixed = _folded_attention(queries, keys, values, mask, scale=self._scale)
         else:
             seen = None if mask is None else mask[:, None]
             mixed = functional.scaled_dot_product_attention(
-                queries, *_repeated(queries, keys, values), attn_mask=seen, is_causal=mask is None, scale=self._scale
+                queries,
+                *_repeat_for_heads(queries, keys, values),
+                attn_mask=seen,
+                is_causal=mask is None,
+                scale=self._scale,
             )
         output: Tensor = self.output_proj(mixed.transpose(1, 2).reshape(*x_B_T_D.shape[:2], -1))
         return output
@@ -250,7 +254,7 @@ def _norm(config: ModelConfig) -> Callable[[int], nn.Module]:
     return partial(GemmaRMSNorm if config.family.gemma else RMSNorm, eps=config.norm_epsilon)
 
 
-def _repeated(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def _repeat_for_heads(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values [B, N, S, H] for each of the N heads of the queries, of which several share one."""
     heads = queries.shape[1] // keys.shape[1]
     if heads == 1:

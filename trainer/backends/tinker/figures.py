@@ -31,7 +31,7 @@ def step_metrics(sequences: Sequence[TrainSequence], output: PassOutput, loss: S
         "ratio_mean": math.fsum(ratios) / tokens,
         "ratio_max": max(ratios),
         "clip_fraction": sum(ratio != bounded for ratio, bounded in clipped) / tokens,
-        "mismatch_kl": math.fsum(math.expm1(move) - move for move in _bounded(moves)) / tokens,
+        "mismatch_kl": math.fsum(math.expm1(move) - move for move in _clamp_log_ratios(moves)) / tokens,
         "logprob_difference_mean": math.fsum(differences) / tokens,
         "logprob_difference_max": max(differences),
         "effective_sample_size": math.fsum(ratios) ** 2 / (tokens * squared) if squared else 0.0,
@@ -98,7 +98,7 @@ def clip_ratio(loss: ServiceLoss, current: float, behaviour: float) -> tuple[flo
     return ratio, min(max(ratio, low), high)
 
 
-def _bounded(moves: Iterable[float]) -> Iterator[float]:
+def _clamp_log_ratios(moves: Iterable[float]) -> Iterator[float]:
     return (max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, move)) for move in moves)
 
 

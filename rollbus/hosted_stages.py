@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def all_stages(settings: "Settings") -> list[Any]:
     """Return every stage: the namespace's, then each run's."""
     from rollbus.streams.pipeline import namespace_stages, run_stages
-    from rollbus.streams.rewards.registry import installed
+    from rollbus.streams.rewards.registry import load_registry
 
-    registry, ask = installed(), judge_endpoint(settings)
+    registry, ask = load_registry(), judge_endpoint(settings)
     stages = list(namespace_stages(settings.assembly, settings.scoring, registry=registry, ask=ask))
     for run in settings.runs:
         partitions, concurrency = settings.worker.event_partitions, settings.scoring.concurrency

@@ -160,7 +160,7 @@ class _Reading:
                 key = str(key_node.value)
                 if key in values:
                     self.mistakes.append(
-                        f"  line {key_node.start_mark.line + 1}: {dotted((*place, key))} is given twice"
+                        f"  line {key_node.start_mark.line + 1}: {format_place((*place, key))} is given twice"
                     )
                 values[key] = self.value(value_node, (*place, key))
             return values
@@ -179,7 +179,7 @@ class _Reading:
         try:
             return _Loader("").construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
-            self.mistakes.append(f"  {self.lines[place]}: {dotted(place)}: {getattr(error, 'problem', error)}")
+            self.mistakes.append(f"  {self.lines[place]}: {format_place(place)}: {getattr(error, 'problem', error)}")
             return None
 
     def _fill_variables(self, text: str, place: Place) -> str:
@@ -189,7 +189,7 @@ class _Reading:
                 return self.environment[name]
             if default is None:
                 self.mistakes.append(
-                    f"  {self.lines[place]}: {dotted(place)}: ${{{name}}} is not set in the environment"
+                    f"  {self.lines[place]}: {format_place(place)}: ${{{name}}} is not set in the environment"
                 )
             return default or ""
 
@@ -255,7 +255,7 @@ def _set_value(values: dict[str, Any], place: Place, value: Any) -> None:
         values = values[str(key)]
         if not isinstance(values, dict):
             above = place[:depth]
-            raise _NoSectionError(f"{dotted(above)} holds no names; set it whole, by {_variable(above)}")
+            raise _NoSectionError(f"{format_place(above)} holds no names; set it whole, by {_variable(above)}")
     values[str(place[-1])] = value
 
 
@@ -280,7 +280,7 @@ def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
         message = f"Input should be a list, such as [{detail['input']}]"
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _is_secret(place, model):
         message = f"{message} (got {detail['input']!r})"
-    return f"{dotted(place)}: {message}" if place else message
+    return f"{format_place(place)}: {message}" if place else message
 
 
 def _nearest_setting(place: Place, model: type[BaseModel]) -> str:
@@ -349,6 +349,6 @@ def _is_secret(place: Place, model: type[BaseModel]) -> bool:
     return any(kind is SecretStr for below in ((), (0,)) for kind in _kinds(model, (*place, *below)))
 
 
-def dotted(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return a place as people write it."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "(top)"

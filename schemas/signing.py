@@ -87,11 +87,11 @@ class Signing(BaseModel):
         it has no key.
         """
         if keys := self._keys.get(signer or ""):
-            return signed(signer or "", keys[0], topic, key, value)
+            return make_signature(signer or "", keys[0], topic, key, value)
         if not signer or signer == OWNER or not self._roots:
             return []
         head = Principal(signer, frozenset(GRANTS), BY_OWNER).head
-        return signed(head, derive_secret(self._roots[0], head).encode(), topic, key, value)
+        return make_signature(head, derive_secret(self._roots[0], head).encode(), topic, key, value)
 
     def signer_of(self, topic: str, record: Any) -> str | None:
         """Return the signer of a fetched record of a topic; None if it has no valid signature."""
@@ -160,7 +160,7 @@ def _needs(value: bytes) -> Grant:
         return "record"
 
 
-def signed(signer: str, secret: bytes, topic: str, key: bytes | None, value: bytes) -> Headers:
+def make_signature(signer: str, secret: bytes, topic: str, key: bytes | None, value: bytes) -> Headers:
     """Return the header by which a signer vouches for a record of a topic, named in full."""
     return [(SIGNATURE_HEADER, signer.encode() + _mac(secret, signer, topic, key, value))]
 

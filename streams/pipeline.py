@@ -4,7 +4,7 @@ from typing import Any
 
 from rollbus.schemas.records.config import CONCURRENCY, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import Registry, installed
+from rollbus.streams.rewards.registry import Registry, load_registry
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
@@ -27,7 +27,7 @@ def namespace_stages(
     Without a registry the rewards are the built-in ones and those of installed packages.
     """
     pure: list[Stage[Any]] = [AliasStage(assembly), AssemblyStage(assembly)]
-    scores = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=registry or installed(), ask=ask)
+    scores = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=registry or load_registry(), ask=ask)
     return [*map(PureAsEffects, pure), scores]
 
 
@@ -47,7 +47,7 @@ def run_stages(
     grouping, curriculum = PureAsEffects(GroupingStage(run)), PureAsEffects(CurriculumStage(run))
     stages: list[AnyStage] = [grouping]
     if run.grouping.rewards:
-        stages.append(GroupScoringStage(run, registry=registry or installed(), ask=ask, concurrency=concurrency))
+        stages.append(GroupScoringStage(run, registry=registry or load_registry(), ask=ask, concurrency=concurrency))
     stages.append(curriculum)
     if run.resample is not None:
         stages.append(PureAsEffects(ResampleStage(run, partitions=partitions)))

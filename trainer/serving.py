@@ -10,7 +10,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.lineage import Lineage
-from rollbus.trainer.ledger.log import Publication, announced
+from rollbus.trainer.ledger.log import Publication, make_announcements
 from rollbus.trainer.settings import TrainerSettings
 
 Publish = Callable[[Sequence[Publication]], Awaitable[object]]
@@ -59,7 +59,7 @@ def publish_states(
             reason=reason,
             changed_at_ms=now_ms,
         )
-        publications += announced(record, settings.run_id)
+        publications += make_announcements(record, settings.run_id)
     return publications
 
 

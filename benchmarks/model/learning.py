@@ -45,7 +45,7 @@ from rollbus.streams.rewards.endpoint import Endpoint
 from rollbus.streams.rewards.next_turn.judge import next_turn_judge
 from rollbus.streams.rewards.next_turn.rules import next_turn
 from rollbus.streams.stages.alias import NEXT_TURN
-from rollbus.streams.stages.curriculum.batching import centred
+from rollbus.streams.stages.curriculum.batching import centre_single_attempts
 from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.sketch import sketch_opening
@@ -60,7 +60,7 @@ from rollbus.trainer.art_server.model.config import read_config
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.sampler.requests import Generation, SamplingParameters
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.backends.distillation import distilled, place_hints
+from rollbus.trainer.backends.distillation import distill_hints, place_hints
 from rollbus.trainer.backends.model_settings import LogprobsMode, LoraConfig
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.sequences import make_sequences, weigh_trajectories
@@ -180,7 +180,7 @@ class Policy:
         if trial.distill is not None:
             turns = place_hints(trajectories, self._place_hint, max_tokens=self._max_tokens)
             logprobs = score_turns(self._learner.model, turns, device=self._loader.device)
-            trajectories, _ = distilled(trajectories, turns, logprobs, trial.distill)
+            trajectories, _ = distill_hints(trajectories, turns, logprobs, trial.distill)
         sequences = make_sequences(trajectories, weigh_trajectories(trajectories, config.aggregation))
         for _ in range(trial.updates):
             self._learner.step(sequences, config, reference=self._base if trial.kl else None)
@@ -290,7 +290,7 @@ class Singles:
         groups, self._waiting = self._waiting[: self._trial.groups], self._waiting[self._trial.groups :]
         return [
             replace(self._attempts.pop(group.members[0].trajectory_id), advantage=group.members[0].advantage)
-            for group in centred(groups, self._trial.advantage)
+            for group in centre_single_attempts(groups, self._trial.advantage)
         ]
 
     def _attempt(self, numbers: Sequence[int]) -> None:

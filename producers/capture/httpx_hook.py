@@ -56,7 +56,7 @@ _diverted: ContextVar[Any] = ContextVar("rollbus_diverted", default=None)
 
 
 @contextmanager
-def diverted(twin: Any) -> Iterator[None]:
+def divert_while_open(twin: Any) -> Iterator[None]:
     """Let the requests inside that the twin's original makes be the twin's."""
     token = _diverted.set(twin)
     try:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rollbus.producers.capture.call import Capture
-from rollbus.producers.capture.httpx_hook import divert, diverted, recorded_twin
+from rollbus.producers.capture.httpx_hook import divert, divert_while_open, recorded_twin
 from rollbus.producers.capture.replace_method import replace_method
 from rollbus.producers.episode import context
 
@@ -52,12 +52,12 @@ def _through(method: Callable[..., Any], twin_http: Any) -> Callable[..., Any]:
     """Return the method, whose requests are recorded."""
 
     async def finish(awaitable: Any) -> Any:
-        with diverted(twin_http):
+        with divert_while_open(twin_http):
             return await awaitable
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with diverted(twin_http):
+        with divert_while_open(twin_http):
             result = method(*args, **kwargs)
         return finish(result) if inspect.isawaitable(result) else result
 

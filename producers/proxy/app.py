@@ -257,7 +257,7 @@ class Proxy:
         if tap is not None and tap.is_stream:
             rest = scope.pop_all()
             rest.callback(tap.abandon)
-            events = _pass_on(relay.streamed(tap, response), desk, rest)
+            events = _pass_on(relay.stream_answer(tap, response), desk, rest)
             return _Stream(events, response, rest)
         body = await _unless_gone(request, call, response.aread())
         if tap is not None:

@@ -22,7 +22,7 @@ async def send(call: RecordedCall, upstream: Send) -> httpx.Response:
     return await send(call, upstream) if call.retry(refusal) else response
 
 
-async def streamed(tap: AnswerTap, response: httpx.Response) -> AsyncIterator[bytes]:
+async def stream_answer(tap: AnswerTap, response: httpx.Response) -> AsyncIterator[bytes]:
     """Record a stream of server-sent events while the program reads it."""
     try:
         async for piece in response.aiter_bytes():

@@ -20,7 +20,7 @@ from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.principals import split_token
 from rollbus.schemas.records.events import RewardReported
-from rollbus.schemas.signing import Headers, Signing, signed
+from rollbus.schemas.signing import Headers, Signing, make_signature
 
 LINGER_MS = 20
 MAX_BATCH_BYTES = 512 * 1024
@@ -138,12 +138,12 @@ class KafkaSink:
         if self._reward_keys and record_name(record.value) == RewardReported.__name__:
             source = decode(record.value).source
             if (key := self._reward_keys.get(source)) is not None:
-                return signed(source, key.encode(), record.topic, record.key, record.value)
+                return make_signature(source, key.encode(), record.topic, record.key, record.value)
         if record.principal:
             return self._signing.sign(record.principal, record.topic, record.key, record.value)
         if self._principal is None:
             return []
-        return signed(*self._principal, record.topic, record.key, record.value)
+        return make_signature(*self._principal, record.topic, record.key, record.value)
 
     async def close(self) -> None:
         """Let go of the connection."""

@@ -45,7 +45,7 @@ class ArchivedRecord(NamedTuple):
         return len(self.key or b"") + len(self.value or b"")
 
 
-def archived(raw: Any) -> ArchivedRecord:
+def to_archived_record(raw: Any) -> ArchivedRecord:
     """Return what a consumer has fetched."""
     return ArchivedRecord(raw.offset, raw.timestamp, raw.timestamp_type, raw.key, raw.value, tuple(raw.headers))
 

@@ -31,7 +31,7 @@ from rollbus.nemo.components import ART_TYPES, REFUSED_FIELDS, BusConfig, LogTra
 from rollbus.nemo.runs.plan import Plan
 from rollbus.nemo.toolkit_version import require_toolkit
 from rollbus.schemas.errors import ConfigurationError, nearest
-from rollbus.settings_file import Place, describe_mistake, dotted, line_of, parse_text, read_document
+from rollbus.settings_file import Place, describe_mistake, format_place, line_of, parse_text, read_document
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     mistakes = [*first_mistakes, *(_describe_error(*detail, lines) for detail in other_details)]
     if not mistakes:
         problems = [*_unknown(config, values, ()), *_dangling(config)]
-        mistakes = [f"  {line_of(place, lines)}: {dotted(place)}: {message}" for place, message in problems]
+        mistakes = [f"  {line_of(place, lines)}: {format_place(place)}: {message}" for place, message in problems]
     if mistakes:
         raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
     for part in (bus, *config.trajectory_builders.values()):
@@ -138,7 +138,7 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
             section[part] = {}
         section = section[part]
         if not isinstance(section, dict):
-            return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
+            return [f"  -o {key}: {format_place(place[: depth + 1])} is a value, not a section"]
     section[place[-1]] = parse_text(text)
     lines[place] = f"-o {key}"
     return []
@@ -236,7 +236,7 @@ def _is_of(detail: tuple[Place, Any, Any, type[BaseModel]], mistakes: list[str],
     """Say whether one of pydantic's errors is of a value that is a mistake already, such as an unset variable."""
     section, error, values, _ = detail
     place: Place = (*section, *_place(error["loc"], values))
-    texts = (f"  {line_of(at, lines)}: {dotted(at)}: " for at in (place, (*place, "_type")))
+    texts = (f"  {line_of(at, lines)}: {format_place(at)}: " for at in (place, (*place, "_type")))
     return any(mistake.startswith(text) for text in texts for mistake in mistakes)
 
 
@@ -256,14 +256,16 @@ def _describe_error(
     within = _place(detail["loc"], values)
     place: Place = (*section, *within)
     if detail["type"] == "union_tag_not_found":
-        mistake = f"{dotted(place)}: has no `_type`"
+        mistake = f"{format_place(place)}: has no `_type`"
     elif detail["type"] == "union_tag_invalid":
         tags = [part.strip(" '") for part in detail["ctx"]["expected_tags"].split(",") if "/" not in part]
         known_types = [*tags, *(type_name for type_name, ours in ART_TYPES.items() if ours in tags)]
-        mistake = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known_types)}"
+        mistake = (
+            f"{format_place(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known_types)}"
+        )
     else:
         mistake = describe_mistake({**detail, "loc": within}, model)
-        mistake = f"{dotted(section)}{'.' if within else ': '}{mistake}" if section else mistake
+        mistake = f"{format_place(section)}{'.' if within else ': '}{mistake}" if section else mistake
     return f"  {line_of(place, lines)}: {mistake}"
 
 

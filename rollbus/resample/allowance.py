@@ -82,7 +82,7 @@ class Allowance:
                 self.tokens_left += tokens
 
 
-def limited(client: Client, allowance: Allowance) -> Client:
+def limit_client(client: Client, allowance: Allowance) -> Client:
     """Return a twin of an OpenAI client, on the same connections, that stays within the allowance.
 
     Another client is returned as it is, or refused with TypeError if the attempt has a limit.

@@ -17,7 +17,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar
 
 from rollbus.producers import Episode, Recorder
-from rollbus.resample.allowance import Allowance, limited
+from rollbus.resample.allowance import Allowance, limit_client
 from rollbus.runtime.cancelling import is_being_cancelled
 from rollbus.runtime.health.heart import Report
 from rollbus.runtime.metrics import ATTEMPT_SECONDS
@@ -52,7 +52,7 @@ class Attempt:
 
     def wrap(self, client: Client) -> Client:
         """Return a client whose calls are turns of this attempt and stay within its allowance."""
-        return self.recorder.wrap(limited(client, self.allowance), episode=self.episode)
+        return self.recorder.wrap(limit_client(client, self.allowance), episode=self.episode)
 
 
 class Resampler:

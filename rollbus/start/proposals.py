@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from rollbus.health.funnel.funnel import Funnel
-from rollbus.settings_file import Place, dotted
+from rollbus.settings_file import Place, format_place
 from rollbus.start.settings_text import set_value
 
 
@@ -26,7 +26,7 @@ class Proposal:
     def text(self) -> str:
         """Return the change as people write it."""
         value = yaml.safe_dump(self.value, default_flow_style=True, sort_keys=False).removesuffix("...\n").strip()
-        return f"{dotted(self.place)}: {value}"
+        return f"{format_place(self.place)}: {value}"
 
 
 def find_proposals(funnels: Iterable[Funnel]) -> tuple[Proposal, ...]:

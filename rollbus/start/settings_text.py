@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.settings_file import Place, dotted, parse_yaml
+from rollbus.settings_file import Place, format_place, parse_yaml
 
 ONE_LINE_WIDTH = 2**31 - 1
 """The greatest that both of PyYAML's emitters take; libyaml's has no infinity."""
@@ -28,7 +28,7 @@ def set_value(text: str, place: Place, value: Any) -> str:
         is_meant = False
     if not is_meant:
         raise ConfigurationError(
-            f"the file cannot be changed at {dotted(place)}; set it there yourself: {_to_flow_style(value)}"
+            f"the file cannot be changed at {format_place(place)}; set it there yourself: {_to_flow_style(value)}"
         )
     return changed_text
 

@@ -208,7 +208,7 @@ class StagePartition:
             self._asking = False
 
     def _write(self, outgoing: Outgoing, result: Processed, round_number: int) -> None:
-        for out, data in encoded(outgoing, self.state, self._stage.name, self._max_bytes):
+        for out, data in encode_outputs(outgoing, self.state, self._stage.name, self._max_bytes):
             result.outgoing += 1
             result.outputs.append(Encoded(out.topic.name, out.key.encode(), data, out.signer, round_number))
 
@@ -239,7 +239,7 @@ class _Piece:
     """The one that it names; NO_TICK for none."""
 
 
-def encoded(out: Outgoing, state: PartitionState, stage: str, max_bytes: int) -> list[tuple[Outgoing, bytes]]:
+def encode_outputs(out: Outgoing, state: PartitionState, stage: str, max_bytes: int) -> list[tuple[Outgoing, bytes]]:
     """Return an output with its bytes, or the drops that replace one above the limit; raises RecordError."""
     data = encode(out.record)
     size = len(data) + len(out.key)

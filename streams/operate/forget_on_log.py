@@ -18,7 +18,7 @@ from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.operate.forget import Search
-from rollbus.streams.replay.compare.live import decoded
+from rollbus.streams.replay.compare.live import decode_records
 from rollbus.streams.replay.kafka.live_topics import read_exclusions
 from rollbus.streams.replay.kafka.source import read_whole
 
@@ -62,7 +62,7 @@ async def steps_that_used(
 ) -> dict[tuple[str, int], StepCompleted]:
     """Return the steps that trained on any of these, by run and step: the weights stay, but the report names them."""
     steps: dict[tuple[str, int], StepCompleted] = {}
-    async with aclosing(decoded(settings, TRAINING_STEPS)) as records:
+    async with aclosing(decode_records(settings, TRAINING_STEPS)) as records:
         async for record in records:
             if isinstance(record, StepCompleted) and any(
                 trajectory.trajectory_id in trajectory_ids for trajectory in record.trained

@@ -53,7 +53,7 @@ def plain_hint(hint: str) -> str:
     return " ".join(shown.split())[:MOST_HINT_CHARACTERS].strip()
 
 
-def averaged(turns: Iterable[TurnReward]) -> TurnValues:
+def average_turns(turns: Iterable[TurnReward]) -> TurnValues:
     """Return turns whose mean, weighted by confidence, is what the trajectory is worth; unclear ones have no part."""
     turns = tuple(turns)
     confidences = [turn.confidence if turn.value is not None else 0.0 for turn in turns]

@@ -47,7 +47,7 @@ ASKS_A_MODEL = frozenset({"judge", "judge_relative", NEXT_TURN_JUDGE})
 """Those that ask another model."""
 
 
-def installed() -> Registry:
+def load_registry() -> Registry:
     """Return the built-in functions and those of installed packages; raises ConfigurationError for a broken one."""
     functions = dict(BUILT_IN)
     for entry in entry_points(group=ENTRY_POINTS):

@@ -24,7 +24,7 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 from rollbus.streams.stages.assembly.event_rows import content_checksum
 from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord, json_codec
-from rollbus.streams.state.stage import Incoming, Outgoing, dropped
+from rollbus.streams.state.stage import Incoming, Outgoing, make_drop
 from rollbus.streams.state.stage_state import StageState, keys_by_kind
 from rollbus.streams.state.table import RowCodec, Table
 
@@ -329,4 +329,4 @@ def _drop_expired(state: AliasState) -> Iterator[Outgoing]:
 
 
 def _drop(state: AliasState, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
-    return dropped("event", unit_id, reason, detail, stage=AliasStage.name, now_ms=state.clock.now_ms)
+    return make_drop("event", unit_id, reason, detail, stage=AliasStage.name, now_ms=state.clock.now_ms)

@@ -7,8 +7,8 @@ from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.records.drops import DropReason, DropUnit
 from rollbus.schemas.topics import Topic
-from rollbus.streams.state.stage import Outgoing, dropped
-from rollbus.streams.state.stage_state import StageState, misplaced
+from rollbus.streams.state.stage import Outgoing, make_drop
+from rollbus.streams.state.stage_state import StageState, make_misplaced_error
 
 S = TypeVar("S", bound=StageState[Any])
 
@@ -26,7 +26,7 @@ class ConfiguredStage(Generic[S]):
         if isinstance(record, Tick):
             return self.pass_time(state) if state.clock.observe(record) else ()
         if not isinstance(record, ConfigApplied):
-            raise misplaced(record, self.input)
+            raise make_misplaced_error(record, self.input)
         if not self.is_configured_by(record):
             return ()
         state.config.apply(record)
@@ -60,6 +60,6 @@ class RunStage(ConfiguredStage[S]):
     ) -> Outgoing:
         """Return the record that says why something of this run goes no further."""
         now_ms, stage = state.clock.now_ms, self.configured_as
-        return dropped(
+        return make_drop(
             unit, unit_id, reason, detail, stage=stage, now_ms=now_ms, run_id=self.run_id, trajectory_ids=ids
         )

@@ -44,7 +44,7 @@ class Outgoing:
     """In whose name it is signed."""
 
 
-def dropped(
+def make_drop(
     unit: DropUnit,
     unit_id: str,
     reason: DropReason,

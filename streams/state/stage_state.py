@@ -74,7 +74,7 @@ def _read_config(kind: type[C], content: str) -> tuple[C, str]:
     return config, config.config_hash()
 
 
-def misplaced(record: Any, topic: Topic) -> InvalidRecordError:
+def make_misplaced_error(record: Any, topic: Topic) -> InvalidRecordError:
     """Return the error for a record that does not belong into a stage's input."""
     record_names = ", ".join(kind.__name__ for kind in topic.records)
     return InvalidRecordError(f"{type(record).__name__} does not belong into {topic.name}, which holds {record_names}")

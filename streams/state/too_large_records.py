@@ -6,7 +6,7 @@ from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import ClosedGroup, Group, TrainingBatch
 from rollbus.schemas.records.trajectories import Score, Trajectory
-from rollbus.streams.state.stage import Outgoing, dropped
+from rollbus.streams.state.stage import Outgoing
 
 MAX_KEY_CHARACTERS = 1_000
 
@@ -18,7 +18,7 @@ def drops_instead(record: Any, size: int, *, stage: str, now_ms: int) -> list[Ou
         case Trajectory() | Score():
             name = record.trajectory_id
             return [
-                dropped(
+                make_drop(
                     "trajectory",
                     name,
                     DropReason.TOO_LARGE,
@@ -37,7 +37,7 @@ def drops_instead(record: Any, size: int, *, stage: str, now_ms: int) -> list[Ou
         case _:
             raise RecordTooLargeError(f"{detail}, more than a record may have")
     return [
-        dropped(
+        make_drop(
             "group",
             group.group_id,
             DropReason.TOO_LARGE,
@@ -55,4 +55,4 @@ def drop_of_row(key: bytes, size: int, *, stage: str, now_ms: int) -> Outgoing:
     """Return the drop for a changelog row that was not written: the state has it until the worker restarts."""
     detail = f"a row of the state has {size} bytes and does not outlive a restart of the worker"
     name = key.decode(errors="replace")[:MAX_KEY_CHARACTERS]
-    return dropped("event", name, DropReason.TOO_LARGE, detail, stage=stage, now_ms=now_ms)
+    return make_drop("event", name, DropReason.TOO_LARGE, detail, stage=stage, now_ms=now_ms)

@@ -12,7 +12,7 @@ import pytest
 from openai.types import CompletionUsage
 
 from rollbus.producers import MemorySink, init
-from rollbus.resample.allowance import Allowance, limited
+from rollbus.resample.allowance import Allowance, limit_client
 from rollbus.resample.attempts import Attempt, Resampler
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.records.events import EpisodeEnded
@@ -74,7 +74,7 @@ def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> i
 @pytest.mark.parametrize("wants", [1, 9, 1_000])
 def test_calls_together_sample_no_more_than_is_allowed_and_leave_the_rest(fields: dict[str, Any], wants: int) -> None:
     server, allowance = Server(wants), Allowance(50)
-    calls = play(limited(client_of(server), allowance), allowance, **fields)
+    calls = play(limit_client(client_of(server), allowance), allowance, **fields)
     assert 0 < server.sampled_tokens <= 50
     assert allowance.tokens_left == 50 - server.sampled_tokens
     assert calls == server.calls
@@ -94,7 +94,7 @@ def test_usage_in_two_vocabularies_is_given_back_once() -> None:
 
 def test_a_copy_of_the_client_shares_the_allowance() -> None:
     server, allowance = Server(), Allowance(50)
-    client = limited(client_of(server), allowance)
+    client = limit_client(client_of(server), allowance)
     play(client.with_options(timeout=3, max_retries=5), allowance)
     assert play(client, allowance) == 0
     assert server.sampled_tokens == 50
@@ -104,12 +104,12 @@ def test_a_copy_of_the_client_shares_the_allowance() -> None:
 def test_a_failed_call_returns_only_unsampled_tokens_without_a_retry(status: int, left: int, unsure: bool) -> None:
     server, allowance = Server(status=status), Allowance(50)
     with pytest.raises(openai.APIStatusError):
-        limited(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)
+        limit_client(client_of(server), allowance).chat.completions.create(**CHAT_REQUEST)
     assert (server.calls, allowance.tokens_left, allowance.unsure) == (1, left, unsure)
 
 
 def test_a_refused_call_without_a_limit_raises_the_servers_error() -> None:
-    client = limited(client_of(Server(status=404)), Allowance(None))
+    client = limit_client(client_of(Server(status=404)), Allowance(None))
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**CHAT_REQUEST)
 
@@ -124,7 +124,7 @@ def test_other_fields_of_an_extra_body_reach_the_server() -> None:
     transport = httpx.Client(transport=httpx.MockTransport(serve))
     plain = openai.OpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
     extra = {"top_k": 5, "max_tokens": 900}
-    limited(plain, Allowance(50)).chat.completions.create(**CHAT_REQUEST, extra_body=extra)
+    limit_client(plain, Allowance(50)).chat.completions.create(**CHAT_REQUEST, extra_body=extra)
     assert bodies == [{**CHAT_REQUEST, "top_k": 5, "max_tokens": 50}]
     assert extra == {"top_k": 5, "max_tokens": 900}
 
@@ -133,32 +133,32 @@ def test_other_fields_of_an_extra_body_reach_the_server() -> None:
 def test_calls_of_an_attempt_wait_behind_those_of_live_traffic(tokens: int | None) -> None:
     server = Server()
     plain = client_of(server)
-    limited(plain, Allowance(tokens)).chat.completions.create(**CHAT_REQUEST, extra_headers={"x-own": "kept"})
+    limit_client(plain, Allowance(tokens)).chat.completions.create(**CHAT_REQUEST, extra_headers={"x-own": "kept"})
     plain.chat.completions.create(**CHAT_REQUEST)
     assert server.priorities == ["1", None]
 
 
 def test_a_client_of_another_kind_without_a_limit_is_returned_as_it_is() -> None:
     other = type("Fake", (), {})()
-    assert limited(other, Allowance(None)) is other
+    assert limit_client(other, Allowance(None)) is other
 
 
 def test_other_calls_take_nothing_from_the_allowance() -> None:
     client, allowance = client_of(Server()), Allowance(5)
-    limited(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
+    limit_client(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
     assert (allowance.tokens_left, allowance.unsure) == (5, False)
 
 
 def test_a_client_that_cannot_be_limited_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="Fake has no method `post`"):
-        limited(type("Fake", (), {})(), Allowance(5))
+        limit_client(type("Fake", (), {})(), Allowance(5))
 
 
 async def test_an_async_client_with_calls_side_by_side_stays_within() -> None:
     server, allowance = Server(wants=8), Allowance(50)
     transport = httpx.AsyncClient(transport=httpx.MockTransport(server))
     plain = openai.AsyncOpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
-    client = limited(plain, allowance)
+    client = limit_client(plain, allowance)
     calls = (client.chat.completions.create(**CHAT_REQUEST, max_tokens=8) for _ in range(20))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert server.sampled_tokens <= 50

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.signing import OWNER, SIGNATURE_HEADER, Signing, signed
+from rollbus.schemas.signing import OWNER, SIGNATURE_HEADER, Signing, make_signature
 from rollbus.schemas.topics import Topic
 from rollbus.streams.exactly_once.batch import Partition
 from rollbus.streams.exactly_once.processing import StagePartition
@@ -81,9 +81,9 @@ def forgeries(topic: Topic, record: Any) -> dict[str, list[tuple[str, bytes]]]:
         "empty": [(SIGNATURE_HEADER, b"")],
         "only a name": [(SIGNATURE_HEADER, OWNER.encode())],
         "not text": [(SIGNATURE_HEADER, b"\xff" * 40)],
-        "another key": signed(OWNER, STOLEN.encode(), name, b"e1", data),
-        "a source's key": signed("checker", CHECKERS_KEY.encode(), name, b"e1", data),
-        "a source's key under the owner's name": signed(OWNER, CHECKERS_KEY.encode(), name, b"e1", data),
+        "another key": make_signature(OWNER, STOLEN.encode(), name, b"e1", data),
+        "a source's key": make_signature("checker", CHECKERS_KEY.encode(), name, b"e1", data),
+        "a source's key under the owner's name": make_signature(OWNER, CHECKERS_KEY.encode(), name, b"e1", data),
         "of another topic": SIGNING.sign(OWNER, f"{NAMESPACE}trajectories", b"e1", data),
         "of another namespace": SIGNING.sign(OWNER, f"other.{topic.name}", b"e1", data),
         "of another key of Kafka": SIGNING.sign(OWNER, name, b"e2", data),

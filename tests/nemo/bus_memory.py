@@ -28,7 +28,7 @@ from rollbus.schemas.topics import (
     Topic,
 )
 from rollbus.streams.pipeline import namespace_stages, run_stages
-from rollbus.streams.rewards.registry import installed
+from rollbus.streams.rewards.registry import load_registry
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import Publication
@@ -37,7 +37,7 @@ from rollbus.trainer.settings import TrainerSettings
 from tests.flow.in_memory import Flow
 from tests.trainer.log_memory import MemoryBroker, MemoryLog
 
-find_rewards = cache(installed)
+find_rewards = cache(load_registry)
 """Looks through every installed package: once for all buses."""
 
 TICK_MS = 1_000

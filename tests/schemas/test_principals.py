@@ -14,7 +14,7 @@ from rollbus.schemas.principals import (
     make_token,
     split_token,
 )
-from rollbus.schemas.signing import Signing, signed
+from rollbus.schemas.signing import Signing, make_signature
 from tests.builders import make_reward, make_started
 from tests.streams.replay.memory import Raw
 
@@ -30,7 +30,7 @@ def signing(**fields: Any) -> Signing:
 
 def written_by(token: str, data: bytes, *, timestamp: int = 0) -> Raw:
     head, secret = split_token(token) or ("", b"")
-    return Raw(0, b"e1", data, timestamp, tuple(signed(head, secret, TOPIC, b"e1", data)))
+    return Raw(0, b"e1", data, timestamp, tuple(make_signature(head, secret, TOPIC, b"e1", data)))
 
 
 def test_a_token_names_its_principal_and_no_other_key_makes_it() -> None:

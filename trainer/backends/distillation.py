@@ -52,7 +52,7 @@ def place_hints(trajectories: Sequence[TrainTrajectory], place_hint: PlaceHint, 
     return hinted_turns
 
 
-def distilled(
+def distill_hints(
     trajectories: Sequence[TrainTrajectory],
     hinted_turns: Sequence[HintedTurn],
     logprobs: Sequence[Sequence[float]],

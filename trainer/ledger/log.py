@@ -125,7 +125,7 @@ class TrainerLog(Protocol):
         ...
 
 
-def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication, Publication]:
+def make_announcements(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication, Publication]:
     """Publish a version to those who follow its model, to those who follow the run, and to the run's delivery."""
     to_model = Publication(POLICY_VERSIONS, record.model, record)
     return to_model, Publication(RUN_LOG, run_id, record), Publication(DELIVERY_LOG, run_id, record)

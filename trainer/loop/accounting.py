@@ -22,7 +22,7 @@ from rollbus.schemas.records.steps import (
 )
 from rollbus.schemas.topics import DROPS, RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.backends.protocol import TrainResult, TrainTrajectory
-from rollbus.trainer.ledger.log import Publication, announced
+from rollbus.trainer.ledger.log import Publication, make_announcements
 from rollbus.trainer.loop.door import DoorResult
 
 STAGE = "trainer"
@@ -89,7 +89,7 @@ def record_completed_step(
     )
     return (
         Publication(TRAINING_STEPS, batch.run_id, completed),
-        *announced(version, batch.run_id),
+        *make_announcements(version, batch.run_id),
         Publication(RUN_LOG, batch.run_id, _step_outcome(facts, "completed", result.base_version, result.version)),
         *_drop_records(batch.run_id, dropped, facts),
     )

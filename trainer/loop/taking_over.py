@@ -7,7 +7,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.trainer.backends.protocol import Capabilities, Versions
 from rollbus.trainer.ledger.ledger import Ledger
-from rollbus.trainer.ledger.log import Publication, TrainerLog, announced
+from rollbus.trainer.ledger.log import Publication, TrainerLog, make_announcements
 from rollbus.trainer.loop.context import StepContext, heads_differ
 from rollbus.trainer.settings import TrainerSettings
 
@@ -65,7 +65,7 @@ async def announce_versions(context: StepContext, versions: Versions) -> None:
             reason="found in the backend before the first step",
             changed_at_ms=context.clock_ms(),
         )
-        to_model, to_run, to_delivery = announced(record, settings.run_id)
+        to_model, to_run, to_delivery = make_announcements(record, settings.run_id)
         if version.version not in context.ledger.lineage.parents:
             publications.append(to_model)
         if version.version == versions.head:

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus import __version__
 from rollbus.archive.archive import Archive, require_same_log
-from rollbus.archive.files import ArchivedRecord, archived, digest_of
+from rollbus.archive.files import ArchivedRecord, digest_of, to_archived_record
 from rollbus.archive.forget import Forgotten, find_aliases
 from rollbus.archive.manifest import ArchivedFile, ArchivedPartition, Missing, Partition
 from rollbus.runtime.health.alarms.archive import ARCHIVED_TO_MS, KEPT_MS
@@ -160,7 +160,7 @@ class ArchiveRun:
         """Yield how far the partition is archived, after each file and at its end."""
         now, waiting, size = start, list[ArchivedRecord](), 0
         async for raw in read_on(consumer, {place: end}):
-            record = archived(raw)
+            record = to_archived_record(raw)
             if record.offset < start.end:
                 self._compare_with_archived(start, record)
                 continue

@@ -20,7 +20,7 @@ from rollbus.schemas.records.config import Config, CurriculumConfig, GroupingCon
 from rollbus.settings_file import describe_mistake, parse_yaml
 from rollbus.streams.replay.plan.plan import Changes
 from rollbus.streams.rewards.contract import RewardFunction
-from rollbus.streams.rewards.registry import Registry, installed, reward_function
+from rollbus.streams.rewards.registry import Registry, load_registry, reward_function
 
 C = TypeVar("C", bound=Config)
 
@@ -62,7 +62,7 @@ def parse_curriculum(text: str) -> CurriculumConfig | Changes:
 
 def find_registry(text: str | None) -> Registry:
     """Return the registered rewards, with the function of `text` if it names one in a file."""
-    return installed() if text is None else parse_scoring(text, installed())[1]
+    return load_registry() if text is None else parse_scoring(text, load_registry())[1]
 
 
 def _is_file(text: str) -> bool:

@@ -19,7 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.records.config import EVERY_NAME, RunConfig
 from rollbus.settings import Settings
-from rollbus.settings_file import dotted, load_settings
+from rollbus.settings_file import format_place, load_settings
 from rollbus.stack_settings import HOST
 from rollbus.start.parts import TRAINER, WORKER, find_processes
 
@@ -57,7 +57,9 @@ def require_same(plan: Plan, settings: Settings, run_id: str, path: Path) -> Non
         *_unread_reward(settings, plan.reward),
     ]
     if places:
-        lines = [f"  {dotted(place)}: it says {there!r}, and the run needs {value!r}" for place, there, value in places]
+        lines = [
+            f"  {format_place(place)}: it says {there!r}, and the run needs {value!r}" for place, there, value in places
+        ]
         raise ConfigurationError(
             "\n".join(
                 [
@@ -123,7 +125,7 @@ def _differences(
     """Yield each place where another value is present than is needed."""
     if isinstance(needed, Mapping) and isinstance(present, Mapping):
         for key, value in needed.items():
-            if dotted((*place, key)) not in NOT_COMPARED:
+            if format_place((*place, key)) not in NOT_COMPARED:
                 yield from _differences(value, present.get(key), (*place, key))
     elif _plain(needed) != _plain(present):
         yield place, present, needed

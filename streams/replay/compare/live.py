@@ -160,7 +160,7 @@ async def _find_deleted_ranges(settings: StreamSettings, topic: Topic, from_ms: 
 async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
     """Return the stream time of a partition's first record, for a topic without ticks; None without records."""
     other_partitions = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
-    async with aclosing(decoded(settings, topic, other_partitions)) as records:
+    async with aclosing(decode_records(settings, topic, other_partitions)) as records:
         async for record in records:
             return next((getattr(record, name) for name in MADE_AT if hasattr(record, name)), None)
     return None
@@ -179,7 +179,7 @@ async def read_side(settings: StreamSettings, name: str, span: CommonTime, manif
         where, starts = settings.model_copy(update={"namespace": namespace}), dict[int, int]()
         if not is_own and topic.name in TICKED:
             starts = await starts_of(settings, topic, span.from_ms)
-        async with aclosing(decoded(where, topic, starts)) as records:
+        async with aclosing(decode_records(where, topic, starts)) as records:
             async for record in records:
                 take_in_span([record], side, CommonTime() if is_own else span)
     return side
@@ -212,7 +212,7 @@ def ticked_span(ticks: Iterable[tuple[int, int]], partitions: int) -> tuple[int 
     return (max(first_ms.values()), min(last_ms.values())) if len(last_ms) == partitions else (None, None)
 
 
-async def decoded(
+async def decode_records(
     settings: StreamSettings, topic: Topic, starts: Mapping[int, int] | None = None
 ) -> AsyncGenerator[Any, None]:
     """Yield a topic's records, whole, without ticks and configurations, from offsets on."""

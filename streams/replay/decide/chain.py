@@ -35,7 +35,7 @@ from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Round
 from rollbus.streams.replay.decide.stage_output import StageOutput
 from rollbus.streams.replay.decide.steps import MadeRecord, Steps
-from rollbus.streams.state.stage import Incoming, dropped
+from rollbus.streams.state.stage import Incoming, make_drop
 
 ASK_AT_ONCE = 256
 """Records about which an effects stage is asked together."""
@@ -263,7 +263,7 @@ class Chain(Steps):
             self._reported_excluded.add(episode)
             state = self._first[0].states[partition]
             reason, stage, now_ms = DropReason.EXCLUDED, self._first[0].name, state.clock.now_ms
-            drop = dropped("episode", episode, reason, "on the list of exclusions", stage=stage, now_ms=now_ms)
+            drop = make_drop("episode", episode, reason, "on the list of exclusions", stage=stage, now_ms=now_ms)
             self._emit_output(self._first[0], partition, drop, incoming)
         return True
 

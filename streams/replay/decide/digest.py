@@ -76,7 +76,7 @@ class Digest:
         return self._hash.digest()
 
 
-def combined(digests: Iterable[Digest | bytes]) -> str:
+def combine_digests(digests: Iterable[Digest | bytes]) -> str:
     """Return one hash for a stage's input partitions: for a digest, or for the value that another process reported."""
     whole = hashlib.sha256()
     for digest in digests:

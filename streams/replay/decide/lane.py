@@ -18,7 +18,7 @@ from rollbus.streams.replay.decide.digest import NOWHERE, value_of
 from rollbus.streams.replay.decide.live_inputs import Change
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
+from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merge_sources
 from rollbus.streams.replay.decide.stage_output import StageOutput, read_header_fields
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.header import make_header
@@ -121,7 +121,7 @@ class Lane(Chain):
 
     async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
         """Read the sources to their ends."""
-        async for part in merged(sources, self._signer_of):
+        async for part in merge_sources(sources, self._signer_of):
             if isinstance(part, Piece):
                 await self.piece(part.partition, part.records)
                 yield MadePiece(part.partition, await self._take_outputs())
@@ -191,7 +191,7 @@ class _Ahead:
         return message
 
 
-async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRound | MadeAll]:
+async def join_lanes(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRound | MadeAll]:
     """Yield what the lanes made as if one had made it; at the end what each counted."""
     aheads = [_Ahead(lane, await lane.read()) for lane in lanes]
     owners = {partition: ahead for ahead in aheads for partition in ahead.lane.partitions}

@@ -6,7 +6,7 @@ from typing import Any
 from rollbus.schemas.records.replays import StageDigest
 from rollbus.schemas.topics import Topic
 from rollbus.streams.pipeline import AnyStage
-from rollbus.streams.replay.decide.digest import Digest, combined
+from rollbus.streams.replay.decide.digest import Digest, combine_digests
 from rollbus.streams.state.stage import Incoming, PureAsEffects
 
 
@@ -58,7 +58,7 @@ class Reader:
             records_in=self.records_in,
             records_out=self.records_out,
             dead_letters=self.dead_letters,
-            digest=combined(self.digests),
+            digest=combine_digests(self.digests),
         )
 
 

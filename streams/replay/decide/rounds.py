@@ -41,7 +41,7 @@ class Round:
     at: tuple[tuple[int, RawRecord], ...]
 
 
-async def merged(sources: Sequence[Source], signer_of: SignerOf | None = None) -> AsyncIterator[Piece | Round]:
+async def merge_sources(sources: Sequence[Source], signer_of: SignerOf | None = None) -> AsyncIterator[Piece | Round]:
     """Yield everything in one order: what comes before the first ticks, then round after round.
 
     With `signer_of`, a tick that the owner has not signed is a record as any other.

@@ -21,7 +21,7 @@ from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, RUN_LOG, SCORES, TOPICS, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
-from rollbus.streams.exactly_once.processing import dead_letter, encoded
+from rollbus.streams.exactly_once.processing import dead_letter, encode_outputs
 from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader, UnfetchedRecord
 from rollbus.streams.replay.decide.stage_output import StageOutput
@@ -146,7 +146,7 @@ class Steps:
     def _emit_output(self, reader: Reader, partition: int, out: Outgoing, incoming: Incoming) -> list[Outgoing]:
         """Write an output, or what goes out in place of one that is too large; return what was written."""
         try:
-            encoded_outputs = encoded(out, reader.states[partition], reader.name, self._max_bytes)
+            encoded_outputs = encode_outputs(out, reader.states[partition], reader.name, self._max_bytes)
         except RecordError as error:
             place = Partition(incoming.location.topic, partition)
             self._dead_letter(reader, self._as_fetched(incoming), place, error)

@@ -18,7 +18,7 @@ from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.live_inputs import LiveInputs, RecordedInputs
 from rollbus.streams.replay.decide.output import CountingOutput, WrittenPayload
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.rounds import Round, merge_sources
 from rollbus.streams.replay.decide.scores import HeaderScoring, RecordedScoring, without_model_calls
 from rollbus.streams.replay.kafka.live_topics import (
     LiveReader,
@@ -156,7 +156,7 @@ class ChainFactory:
     async def _first_tick(self) -> int | None:
         """Return the number of the first tick of the range."""
         async with open_ranges(self.settings, self.ranges, fetch_bytes=LOOK_BYTES, stop=self.follow) as sources:
-            async for part in merged(sources, self.settings.signer_of(self.plan.input)):
+            async for part in merge_sources(sources, self.settings.signer_of(self.plan.input)):
                 if isinstance(part, Round):
                     return part.tick.number
         return None

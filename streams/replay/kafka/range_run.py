@@ -11,9 +11,9 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.streams.replay.decide.chain import Chain
-from rollbus.streams.replay.decide.lane import LOOK_AT_ROWS, Elsewhere, MadeAll, MadePiece, joined
+from rollbus.streams.replay.decide.lane import LOOK_AT_ROWS, Elsewhere, MadeAll, MadePiece, join_lanes
 from rollbus.streams.replay.decide.reader import Reader
-from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.rounds import Round, merge_sources
 from rollbus.streams.replay.decide.steps import StoppedError
 from rollbus.streams.replay.kafka.chain import ChainFactory
 from rollbus.streams.replay.kafka.lane import LaneJob
@@ -128,7 +128,7 @@ class RangeRun:
         opening = open_ranges(settings, self.factory.ranges, self.watch.progress, stop=stop)
         sources = await self.factory.stack.enter_async_context(opening)
         self.watch.progress(0, 0, 0)
-        async for part in merged(sources, settings.signer_of(self.factory.plan.input)):
+        async for part in merge_sources(sources, settings.signer_of(self.factory.plan.input)):
             if isinstance(part, Round):
                 await chain.round(part)
                 yield part.tick, [partition for partition, _ in part.at], 0
@@ -142,7 +142,7 @@ class RangeRun:
         for lane in lanes:
             await lane.ready()
         self.watch.progress(0, 0, 0)
-        async for message in joined(lanes):
+        async for message in join_lanes(lanes):
             if isinstance(message, MadePiece):
                 await chain.take_piece(message.outputs)
                 await asyncio.sleep(0)  # what else is on its way goes on meanwhile

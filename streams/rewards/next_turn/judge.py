@@ -15,7 +15,7 @@ import re
 from hashlib import blake2b
 
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
-from rollbus.streams.rewards.contract import Ask, RewardContext, TurnValues, averaged
+from rollbus.streams.rewards.contract import Ask, RewardContext, TurnValues, average_turns
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn, next_turns
 from rollbus.streams.rewards.next_turn.rules import CONFIDENCE, HINTS, UNCLEAR, speak
 
@@ -53,7 +53,7 @@ async def next_turn_judge(trajectory: Trajectory, context: RewardContext) -> Tur
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer
-    return averaged(answer for answer in answers if isinstance(answer, TurnReward))
+    return average_turns(answer for answer in answers if isinstance(answer, TurnReward))
 
 
 async def _judge_once(

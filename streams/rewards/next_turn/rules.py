@@ -20,7 +20,7 @@ import re
 from collections import Counter
 
 from rollbus.schemas.records.trajectories import Trajectory, TurnReward
-from rollbus.streams.rewards.contract import RewardContext, TurnValues, averaged
+from rollbus.streams.rewards.contract import RewardContext, TurnValues, average_turns
 from rollbus.streams.rewards.next_turn.exchanges import NextTurn, next_turns
 
 VALUES: dict[str, float | None] = {
@@ -75,7 +75,7 @@ _WORD = re.compile(r"\w+")
 def next_turn(trajectory: Trajectory, context: RewardContext) -> TurnValues:
     """Return what the rules say of each turn that was answered."""
     earlier = {turn.event_id: turn for turn in context.earlier if turn.event_id}
-    return averaged(
+    return average_turns(
         _turn_reward(answered_turn, context, earlier.get(answered_turn.event_id))
         for answered_turn in next_turns(trajectory)
     )

@@ -22,7 +22,7 @@ from rollbus.streams.stages.assembly.rows import KINDS, NOT_ALLOWED, Stub
 from rollbus.streams.stages.assembly.state import AssemblyState
 from rollbus.streams.stages.assembly.trajectory import Closing, build, last_turn_of
 from rollbus.streams.state.configured_stage import ConfiguredStage
-from rollbus.streams.state.stage import Incoming, Outgoing, dropped
+from rollbus.streams.state.stage import Incoming, Outgoing, make_drop
 
 
 class AssemblyStage(ConfiguredStage[AssemblyState]):
@@ -255,4 +255,4 @@ def _last_turn(stub: Stub) -> LastTurn | None:
 
 
 def _drop(state: AssemblyState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
-    return dropped(unit, unit_id, reason, detail, stage=AssemblyStage.name, now_ms=state.clock.now_ms)
+    return make_drop(unit, unit_id, reason, detail, stage=AssemblyStage.name, now_ms=state.clock.now_ms)

@@ -126,7 +126,7 @@ def count_that_fit(groups: Iterable[Group], places: int, group_size: int) -> int
     return max(1, sum(1 for _ in takewhile(lambda total: total <= places * group_size, members)))
 
 
-def centred(groups: Sequence[Group], kind: str) -> list[Group]:
+def centre_single_attempts(groups: Sequence[Group], kind: str) -> list[Group]:
     """Return the groups with the advantages of single attempts centred over all of them."""
     singles = [group for group in groups if group.is_single]
     if len(singles) < FEWEST_CENTRED:

@@ -24,7 +24,7 @@ from rollbus.streams.stages.curriculum.batching import (
     NO_PARENT,
     Swept,
     batch_hash,
-    centred,
+    centre_single_attempts,
     count_that_fit,
     newest_of,
     sweep,
@@ -261,7 +261,7 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
             if swept.group is not None:
                 groups.append(swept.group)
                 window = max(window, row.window)
-        groups, newest = centred(groups, config.grouping.advantage), state.lineage.newest
+        groups, newest = centre_single_attempts(groups, config.grouping.advantage), state.lineage.newest
         batch = TrainingBatch(
             batch_hash=batch_hash(self.run_id, head.next_batch, groups),
             run_id=self.run_id,

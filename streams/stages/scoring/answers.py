@@ -286,7 +286,7 @@ class Combination(NamedTuple):
     """Before it was clipped."""
 
 
-def combined(
+def combine_answers(
     answers: Mapping[str, ComponentAnswer], rewards: tuple[ComponentConfig, ...], low: float | None, high: float | None
 ) -> Combination:
     """Return the weighted, clipped sum, or an error.

@@ -7,7 +7,7 @@ say of it; all other components keep the answers that are in the score.
 from rollbus.schemas.records.config import RewardConfig
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.trajectories import LastTurn, RewardRevised, Score, Trajectory, Turn, TurnReward
-from rollbus.streams.rewards.contract import averaged
+from rollbus.streams.rewards.contract import average_turns
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 
 
@@ -65,7 +65,7 @@ def keep_own_words(before: ComponentAnswer | None, now: ComponentAnswer) -> Comp
     if not own_turns or now.error is not None:
         return now
     turns = own_turns + tuple(turn for turn in now.turns if turn.event_id)
-    values = averaged(turns)
+    values = average_turns(turns)
     return ComponentAnswer(values.total, turns=values.turns)
 
 

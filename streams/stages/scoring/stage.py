@@ -25,7 +25,7 @@ from rollbus.streams.stages.scoring.revision import trajectory_of_revision
 from rollbus.streams.stages.scoring.written_score import Answers, revise_answers, revise_header, write_answers
 from rollbus.streams.state.configured_stage import ConfiguredStage
 from rollbus.streams.state.rows import KEPT_RECORD, KeptRecord
-from rollbus.streams.state.stage import Incoming, Outgoing, dropped
+from rollbus.streams.state.stage import Incoming, Outgoing, make_drop
 from rollbus.streams.state.stage_state import Applied, StageState, parse
 from rollbus.streams.state.table import Table
 
@@ -237,4 +237,4 @@ class ScoringStage(ConfiguredStage[ScoringState]):
 
 
 def _drop(unit: DropUnit, unit_id: str, reason: DropReason, detail: str, made_ms: int) -> Outgoing:
-    return dropped(unit, unit_id, reason, detail, stage=ScoringStage.name, now_ms=made_ms)
+    return make_drop(unit, unit_id, reason, detail, stage=ScoringStage.name, now_ms=made_ms)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rollbus.schemas.record_makers import copier
 from rollbus.schemas.records.config import ScoringConfig
 from rollbus.schemas.records.trajectories import Location, RewardRevised, Score
-from rollbus.streams.stages.scoring.answers import ComponentAnswer, combined, fit_turns
+from rollbus.streams.stages.scoring.answers import ComponentAnswer, combine_answers, fit_turns
 from rollbus.streams.stages.scoring.revision import answers_of_score, keep_own_words
 
 Answers = Mapping[str, ComponentAnswer]
@@ -24,7 +24,7 @@ def write_answers(
     places = {reward.name: place for place, reward in enumerate(config.rewards)}
     answers = dict(sorted(answers.items(), key=lambda item: places.get(item[0], len(places))))
     bounds = config.clip_low, config.clip_high
-    combination = combined(answers, config.rewards, *bounds)
+    combination = combine_answers(answers, config.rewards, *bounds)
     value, error = combination.value, combination.error
     error_text = error or "; ".join(answer.error for answer in answers.values() if answer.error)
     weights = {reward.name: reward.weight for reward in config.rewards}

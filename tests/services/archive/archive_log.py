@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from rollbus.archive.archive import Archive, open_archive
-from rollbus.archive.files import ArchivedRecord, archived
+from rollbus.archive.files import ArchivedRecord, to_archived_record
 from rollbus.archive.kafka.run import ArchiveRun
 from rollbus.hosted_stages import all_stages
 from rollbus.runtime.kafka.clients import running
@@ -76,7 +76,7 @@ async def read_log(stream: StreamSettings, namespace: str) -> dict[Place, list[A
     records_by_place: dict[Place, list[ArchivedRecord]] = {place: [] for place in places.values()}
     async for raw in read_from(stream.kafka, dict.fromkeys(places, 0)):
         records_by_place[places[TopicPartition(raw.topic, raw.partition)]].append(
-            archived(raw)._replace(timestamp_type=0)
+            to_archived_record(raw)._replace(timestamp_type=0)
         )
     return records_by_place
 

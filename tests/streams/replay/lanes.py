@@ -8,7 +8,7 @@ from typing import Any
 from rollbus.schemas.codec import decode
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
-from rollbus.streams.replay.decide.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, joined
+from rollbus.streams.replay.decide.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, join_lanes
 from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.reader import Reader
 from tests.flow.in_memory import by_checksum
@@ -54,7 +54,7 @@ async def replayed_in_lanes(
     rest = [stage for stage in stages if stage not in first]
     chain = Chain(rest, partitions=partitions, output=output, elsewhere=elsewhere.readers, **NAMES, **options)
     await chain.open()
-    async for result in joined(running):
+    async for result in join_lanes(running):
         if isinstance(result, MadePiece):
             await chain.take_piece(result.outputs)
         elif isinstance(result, MadeRound):

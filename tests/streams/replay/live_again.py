@@ -26,7 +26,7 @@ from rollbus.streams.pipeline import AnyStage, run_stages
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
 from rollbus.streams.replay.decide.live_inputs import LiveInputs, Outcomes, RecordedInputs
-from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.rounds import Round, merge_sources
 from rollbus.streams.replay.decide.scores import RecordedScoring
 from rollbus.streams.replay.kafka.live_topics import LiveReader, RecordedScores
 from rollbus.streams.stages.assembly.stage import AssemblyStage
@@ -82,7 +82,7 @@ async def replay_of(
     )  # fmt: skip
     await read_on(first_tick)
     await chain.open()
-    async for piece in merged(_sources(broker, EPISODE_EVENTS, first_tick, last_tick)):
+    async for piece in merge_sources(_sources(broker, EPISODE_EVENTS, first_tick, last_tick)):
         if isinstance(piece, Round):
             await chain.round(piece)
         else:

@@ -12,7 +12,7 @@ from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
 from rollbus.streams.replay.decide.output import CountingOutput
-from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.rounds import Round, merge_sources
 from tests.flow.in_memory import by_checksum
 
 OTHER_CLOCK = Path(__file__).parent / "other_clock"
@@ -85,7 +85,7 @@ async def replayed(
         source_namespace="", namespace="replay.", **options,
     )  # fmt: skip
     await chain.open()
-    async for part in merged(sources):
+    async for part in merge_sources(sources):
         if isinstance(part, Round):
             await chain.round(part)
         else:

@@ -8,7 +8,7 @@ import pytest
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.groups import ClosedGroup
 from rollbus.schemas.records.trajectories import Location
-from rollbus.streams.replay.decide.digest import Digest, bytes_without_location, combined
+from rollbus.streams.replay.decide.digest import Digest, bytes_without_location, combine_digests
 from tests.builders import make_group, make_member, make_score
 from tests.trainer.scenario import make_batch
 
@@ -77,6 +77,6 @@ def test_a_digest_depends_on_topic_key_bytes_and_order() -> None:
 def test_every_partition_counts_wherever_it_was_decided() -> None:
     left, right = Digest(), Digest()
     right.add("drops", "k", None, b"one")
-    assert combined([left, right]) != combined([left, left])
-    assert combined([left, right]) != combined([right, left])
-    assert combined([left, right.value()]) == combined([left, right])
+    assert combine_digests([left, right]) != combine_digests([left, left])
+    assert combine_digests([left, right]) != combine_digests([right, left])
+    assert combine_digests([left, right.value()]) == combine_digests([left, right])

@@ -255,7 +255,7 @@ def test_an_unusable_installed_function_stops_the_process_at_start(
 
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()])
     with pytest.raises(ConfigurationError, match=r"package:mine cannot be loaded: .*called with \(group, context\)"):
-        registry.installed()
+        registry.load_registry()
 
 
 def test_functions_come_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_functions_come_from_an_installed_package(tmp_path: Path, monkeypatch: p
     entries = "".join(f"{name} = my_rewards_of_a_test:{name}\n" for name in names)
     (info / "entry_points.txt").write_text(f"[rollbus.rewards]\n{entries}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    functions = registry.installed()
+    functions = registry.load_registry()
     assert functions.keys() == {*registry.BUILT_IN, *names}
     assert isinstance(functions["plain"], RewardFunction)
     assert (functions["shortest"].per, functions["shortest"].version) == ("group", "7")

@@ -9,7 +9,13 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Location, Score, Trajectory, TurnReward
-from rollbus.streams.rewards.contract import MOST_HINT_CHARACTERS, RewardContext, RewardFunction, TurnValues, averaged
+from rollbus.streams.rewards.contract import (
+    MOST_HINT_CHARACTERS,
+    RewardContext,
+    RewardFunction,
+    TurnValues,
+    average_turns,
+)
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
@@ -107,7 +113,7 @@ def test_a_score_of_an_excluded_episode_has_no_words_of_a_hint() -> None:
 def scored_by(hint: Any) -> Score:
     def critic(trajectory: Trajectory, context: RewardContext) -> TurnValues:
         turn = TurnReward(turn_event_id=trajectory.turns[0].event_id, component="", value=0.2, hint=hint)
-        return averaged([turn])
+        return average_turns([turn])
 
     config = ScoringConfig(rewards=(RewardConfig(type="critic", name="critic"),))
     registry = {**BUILT_IN, "critic": RewardFunction(critic)}

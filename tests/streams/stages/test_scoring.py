@@ -17,7 +17,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory, TurnReward
 from rollbus.schemas.topics import SCORES
-from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues, averaged
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction, TurnValues, average_turns
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, CallThreads
@@ -529,7 +529,9 @@ def test_a_missing_function_of_the_logs_configuration_names_its_origin() -> None
 
 def _count_earlier(trajectory: Trajectory, context: RewardContext) -> TurnValues:
     value = sum(turn.value or 0.0 for turn in context.earlier) * 10 + len(trajectory.rewards)
-    return averaged([TurnReward(turn_event_id="t", component=context.name, value=value, confidence=1.0, event_id="r")])
+    return average_turns(
+        [TurnReward(turn_event_id="t", component=context.name, value=value, confidence=1.0, event_id="r")]
+    )
 
 
 @pytest.mark.parametrize("quick", [False, True])

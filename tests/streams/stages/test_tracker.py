@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.records.events import Message
-from rollbus.streams.stages.curriculum.batching import centred, count_that_fit, usual_age_ms
+from rollbus.streams.stages.curriculum.batching import centre_single_attempts, count_that_fit, usual_age_ms
 from rollbus.streams.stages.grouping.habits import Habit
 from rollbus.streams.stages.grouping.tracker import KEEP_PER_VERSION, MOST_WEIGHT, Breadth, Level, expectation
 from rollbus.streams.stages.scoring.sketch import BYTES, sketch_opening
@@ -90,7 +90,7 @@ def single(name: str, advantage: float, **fields: int) -> object:
 def test_single_attempts_of_a_batch_are_centred_and_groups_are_not() -> None:
     singles = [single(f"s{number}", float(number)) for number in range(8)]
     group = make_group("g")
-    centred_groups = centred([*singles, group], "mean")  # type: ignore[list-item]
+    centred_groups = centre_single_attempts([*singles, group], "mean")  # type: ignore[list-item]
     assert centred_groups[-1] == group
     assert [centred_group.members[0].advantage for centred_group in centred_groups[:-1]] == [
         number - 3.5 for number in range(8)
@@ -99,7 +99,7 @@ def test_single_attempts_of_a_batch_are_centred_and_groups_are_not() -> None:
 
 def test_few_single_attempts_keep_their_advantages() -> None:
     singles = [single(f"s{number}", 1.0) for number in range(7)]
-    assert centred(singles, "mean") == singles  # type: ignore[arg-type]
+    assert centre_single_attempts(singles, "mean") == singles  # type: ignore[arg-type]
 
 
 def test_a_batch_takes_as_many_single_attempts_as_full_groups_would_have() -> None:

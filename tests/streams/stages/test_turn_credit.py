@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.groups import Group
 from rollbus.schemas.records.trajectories import Reward, Score, TurnReward
-from rollbus.streams.stages.curriculum.batching import batch_hash, centred
+from rollbus.streams.stages.curriculum.batching import batch_hash, centre_single_attempts
 from rollbus.streams.stages.grouping.advantages import GroupFrame, make_group, with_members
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.grouping.turn_credit import divide
@@ -222,11 +222,13 @@ def test_centring_keeps_the_distances_of_turns() -> None:
         groups += stepper.feed(
             make_turn_score(f"t{number}", {"a": float(number % 2), "b": 1.0}, example_id=f"x{number}")
         )
-    for before, after in zip(groups, centred(groups, "mean"), strict=True):
+    for before, after in zip(groups, centre_single_attempts(groups, "mean"), strict=True):
         shift = after.members[0].advantage - before.members[0].advantage
         moved = {turn: value + shift for turn, value in before.members[0].turn_advantages.items()}
         assert after.members[0].turn_advantages == pytest.approx(moved)
-    assert sum(group.members[0].advantage for group in centred(groups, "mean")) == pytest.approx(0.0, abs=1e-9)
+    assert sum(group.members[0].advantage for group in centre_single_attempts(groups, "mean")) == pytest.approx(
+        0.0, abs=1e-9
+    )
 
 
 def test_a_batch_is_another_one_if_turns_are_trained_differently() -> None:

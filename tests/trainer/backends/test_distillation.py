@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.admission import Limits, admit
-from rollbus.trainer.backends.distillation import MOST_NATS, distilled, place_hints
+from rollbus.trainer.backends.distillation import MOST_NATS, distill_hints, place_hints
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.backends.wire import request_from_bytes, request_to_bytes
 from rollbus.trainer.train_config import Distillation, TrainConfig
@@ -32,7 +32,7 @@ def at_the_end(prompt: object, hint: str) -> list[int]:
 
 def train(settings: Distillation, *trajectories: TrainTrajectory) -> tuple[TrainTrajectory, ...]:
     hinted_turns = place_hints(trajectories, at_the_end, max_tokens=64)
-    trained, _ = distilled(trajectories, hinted_turns, [HINTED] * len(hinted_turns), settings)
+    trained, _ = distill_hints(trajectories, hinted_turns, [HINTED] * len(hinted_turns), settings)
     return trained
 
 
@@ -57,7 +57,7 @@ def test_a_turn_without_a_hint_has_the_advantage_of_its_reward() -> None:
 def test_a_turn_whose_hint_does_not_fit_learns_from_its_reward() -> None:
     batch = (trajectory(turn("too long")),)
     hinted_turns = place_hints(batch, at_the_end, max_tokens=6)
-    trained, figures = distilled(batch, hinted_turns, [], Distillation())
+    trained, figures = distill_hints(batch, hinted_turns, [], Distillation())
     assert (figures["hints_without_place"], figures["distilled_turns"]) == (1.0, 0.0)
     assert trained[0].turns[0].token_advantages == (0.75, 0.75, 0.75)
 

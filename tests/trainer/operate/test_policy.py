@@ -13,7 +13,7 @@ from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.topics import DELIVERY_LOG, POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
-from rollbus.trainer.ledger.log import Publication, announced
+from rollbus.trainer.ledger.log import Publication, make_announcements
 from rollbus.trainer.operate.policy import is_quarantined_above, roll_back
 from rollbus.trainer.serving import serve_version
 from tests.builders import START_MS, make_version
@@ -79,7 +79,7 @@ async def test_training_does_not_continue_from_a_version_that_never_served() -> 
 async def test_a_quarantined_version_is_not_rolled_back_to() -> None:
     world = World()
     await world.train(3)
-    for publication in announced(make_version(2, 1, state="quarantined"), "main"):
+    for publication in make_announcements(make_version(2, 1, state="quarantined"), "main"):
         world.broker.append(publication.topic, publication.record)
     before = world.records(POLICY_VERSIONS)
     with pytest.raises(ConfigurationError, match="version 2 of 'agent' was quarantined"):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.art_server.checkpoints.journal import Failure, Journal, VersionStore, settle
-from rollbus.trainer.backends.durable.retention import expendable, protected
+from rollbus.trainer.backends.durable.retention import expendable, find_protected
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainResult
 
@@ -77,7 +77,7 @@ class Keeping:
         """Remove all but these and what is in use."""
         with self._lock:
             numbers = self._service.store.numbers()
-            kept_versions = {*versions, *protected(self._parents(numbers), self._in_use())}
+            kept_versions = {*versions, *find_protected(self._parents(numbers), self._in_use())}
             self._remove(number for number in numbers if number not in kept_versions)
 
     def _retire(self) -> None:

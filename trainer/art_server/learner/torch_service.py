@@ -30,7 +30,7 @@ from rollbus.trainer.art_server.model.memory_limits import loading_failures, mem
 from rollbus.trainer.art_server.model.precision import choose_precision
 from rollbus.trainer.art_server.model.threads import choose_threads, count_cores
 from rollbus.trainer.art_server.sampler.sampler import Sampler
-from rollbus.trainer.backends.distillation import distilled, place_hints
+from rollbus.trainer.backends.distillation import distill_hints, place_hints
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory
@@ -217,7 +217,7 @@ class TorchService:
             with self._learning(f"the log-probs of {len(hinted_turns)} hinted turns under version {base}"):
                 self.learner.start_from(base, self.store.path(base))
                 logprobs = score_turns(self.learner.model, hinted_turns, device=self.loader.device)
-            return distilled(trajectories, hinted_turns, logprobs, settings, reward_scale=scale)
+            return distill_hints(trajectories, hinted_turns, logprobs, settings, reward_scale=scale)
 
         trained, figures = await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, compute))
         return trained, {**figures, "distill_seconds": time.monotonic() - began}

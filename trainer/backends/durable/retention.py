@@ -19,7 +19,7 @@ def expendable(
     if retention.keep_newest is None:
         return ()
     newest = sorted(versions)[-max(retention.keep_newest, 1) :]
-    protected_versions = protected(parents, in_use) | set(newest)
+    protected_versions = find_protected(parents, in_use) | set(newest)
     every = retention.keep_every
     return tuple(
         version
@@ -28,7 +28,7 @@ def expendable(
     )
 
 
-def protected(parents: Mapping[int, int | None], in_use: Iterable[int]) -> frozenset[int | None]:
+def find_protected(parents: Mapping[int, int | None], in_use: Iterable[int]) -> frozenset[int | None]:
     """Return what never goes: the base model, what is in use, and its parents."""
     in_use = frozenset(in_use)
     return frozenset({BASE_VERSION, *in_use, *(parents.get(version) for version in in_use)})

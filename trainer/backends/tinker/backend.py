@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends.admission import Admitted, Limits, admit, make_result, make_skipped_result
-from rollbus.trainer.backends.distillation import PlaceHint, distilled, place_hints
+from rollbus.trainer.backends.distillation import PlaceHint, distill_hints, place_hints
 from rollbus.trainer.backends.durable.folder_lock import FolderLock
 from rollbus.trainer.backends.durable.journaled import JournaledBackend
 from rollbus.trainer.backends.durable.retention import BASE_VERSION
@@ -238,7 +238,9 @@ class TinkerBackend(JournaledBackend):
             await sampler.close()
         logprobs = [score[-len(hinted.completion) :] for hinted, score in zip(hinted_turns, scores, strict=True)]
         scale = find_reward_scale(admitted.trajectories, config)
-        trained, figures = distilled(admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale)
+        trained, figures = distill_hints(
+            admitted.trajectories, hinted_turns, logprobs, config.distill, reward_scale=scale
+        )
         return trained, {**figures, "distill_seconds": time.monotonic() - began_s}
 
     async def _find_saved_batch(self, request: TrainRequest) -> TrainResult | None:

@@ -103,9 +103,9 @@ def _look(settings: Settings, services: "Sequence[ServiceStatus]") -> "Namespace
 
 
 def _services(services: "Sequence[ServiceStatus]") -> OutputTable:
-    from rollbus.cli.commands.local.stack import styled
+    from rollbus.cli.commands.local.stack import style_state
 
     table = OutputTable("service", "state", "address", "pid", "")
     for row in services:
-        table.add_row(row.name, styled(row.state), row.address, str(row.pid or ""), row.detail)
+        table.add_row(row.name, style_state(row.state), row.address, str(row.pid or ""), row.detail)
     return table

@@ -79,11 +79,11 @@ def _config_option() -> list[str]:
 
 
 def _print_status(console: Console, status: "ServiceStatus") -> None:
-    line = Text.assemble(f"{status.name:12} ", styled(status.state), f"  {status.address}  {status.detail}")
+    line = Text.assemble(f"{status.name:12} ", style_state(status.state), f"  {status.address}  {status.detail}")
     line.rstrip()
     console.print(line, highlight=False)
 
 
-def styled(state: str) -> Text:
+def style_state(state: str) -> Text:
     """Return a service's state in its colour."""
     return Text(state, STYLES.get(state, "red"))

@@ -51,7 +51,7 @@ docs: setup package-tree ## Build the documentation site into site/; a warning i
 	@UV_PROJECT_ENVIRONMENT=.venv-docs VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --only-group docs
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict && echo "the site is in site/index.html"
 
-check: setup ## Format, lint, types and the fast tests, beside each other
+check: setup ## Format, lint, types and the fast tests, at the same time
 	@$(MAKE) --no-print-directory -j4 --output-sync=target lint types check-frameworks check-models test-fast
 
 check-%: setup

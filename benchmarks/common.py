@@ -1,4 +1,4 @@
-"""What the benchmarks share: a figure beside its target, variants in processes of their own, and services."""
+"""What the benchmarks share: a figure with its target, variants in processes of their own, and services."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A measurement beside its target, as one line."""
+    """A measurement with its target, as one line."""
 
     what: str
     figures: str

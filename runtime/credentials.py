@@ -29,7 +29,7 @@ TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse
 METRICS_TOKEN, OWNER_KEY, PORTS = "metrics_token", "owner_key", "ports"
 AGENT_TOKEN, REPORTER_TOKEN = "agent_token", "reporter_token"
 USUAL_PORTS = frozenset({7623, 8000, 8001})
-"""Of art-server and the proxy, where nothing has noted any, such as beside containers."""
+"""Ports of art-server and the proxy where no file names theirs, such as with containers."""
 LOCK = ".lock"
 """Held while a credential is made, or the list of principals changes."""
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"

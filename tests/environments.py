@@ -1,4 +1,4 @@
-"""Environments of other programs beside the project's own, each made once from pinned requirements.
+"""Environments of other programs, apart from the project's own, each made once from pinned requirements.
 
 A program named in a line `# without its requirements: NAME==VERSION` is installed alone: what is tested of it needs
 none of the packages of clusters and GPUs. Torch is mostly that of the project, so that nothing large is fetched.

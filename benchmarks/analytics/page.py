@@ -75,7 +75,7 @@ def views_of(trajectory: str, episode: str, words: str, after: str) -> list[Page
 
 
 def time_page(settings: ClickHouseSettings, views: list[PageView]) -> None:
-    """Print the views beside their targets: the median processor time, and the slowest but one by the clock."""
+    """Print the views with their targets: the median processor time, and the slowest but one by the clock."""
     for view in views:
         cpus, walls = zip(*(look(settings, view) for _ in range(view.rounds)), strict=True)
         cpu_s, wall_s = sorted(cpus)[view.rounds // 2], sorted(walls)[-2]

@@ -1,4 +1,4 @@
-"""A log in Kafka → rows per second of the sink, beside the same blocks inserted bare.
+"""A log in Kafka → rows per second of the sink, compared with bare inserts of the same blocks.
 
 The sink's time is the whole path: from the poll that brings its first records to the commit of its last offsets. Bare
 is one insert after the other by the same client, of blocks whose columns were made before: encoding, sending, waiting.
@@ -86,7 +86,7 @@ class Took:
 
 
 async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
-    """Print rows per second of the sink and of bare inserts, in turn, and the ratio beside its target."""
+    """Print rows per second of the sink and of bare inserts, in turn, and the ratio with its target."""
     ratios, variants = [], ("bare", "sink")
     for number in range(rounds):
         settings = sink_settings(bootstrap_servers, port, f"bench-{number}.")

@@ -1,1 +1,1 @@
-"""What recording costs the thread that waits for its answer, beside other recorders of the same call."""
+"""What recording costs the thread that waits for its answer, compared with other recorders of the same call."""

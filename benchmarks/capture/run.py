@@ -1,4 +1,4 @@
-"""Alternate the recorders over the same call and print what each adds to it, beside the targets.
+"""Alternate the recorders over the same call and print what each adds to it, with the targets.
 
 python -m benchmarks.capture.run <python with the other recorders> [calls] [rounds]
 """
@@ -23,7 +23,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def main(python: str, calls: int, rounds: int) -> None:
-    """Print what each recorder adds to the bare call beside it, of all calls in alternating rounds."""
+    """Print what each recorder adds to the bare call next to it, of all calls in alternating rounds."""
     added_us: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in VARIANTS} for kind in TARGETS}
     for _ in range(rounds):
         for variant in VARIANTS:

@@ -67,7 +67,7 @@ def check_engine(engine: Engine, base_model: Path, folder: Path, device: str, ma
 
 
 def check_vllm(engine: Engine, base_model: Path, folder: Path, device: str, max_tokens: int) -> Iterator[Finding]:
-    """Sample from a vLLM beside the server of `engine`."""
+    """Sample from a vLLM next to the server of `engine`."""
     if reason := lacks_vllm(device) or engine.lacks(device):
         yield Finding("vLLM beside ours", "all", "skipped", reason=reason)
         return

@@ -49,7 +49,7 @@ class Course:
     server: Server
     device: str
     model_url: str
-    """Where answers are sampled: at the server, or at a vLLM beside it."""
+    """Where answers are sampled: at the server, or at a vLLM next to it."""
     head: int = 0
     """The version that is sampled from and trained next."""
     steps: int = 0

@@ -9,7 +9,7 @@ reward is what `next_turn` reads in what the example's customers say, without an
 `next_turn_judge` is told of these words by an endpoint, a script that is right or that errs in one of twenty; in
 `hints` what corrects an answer is a hint, too, as with the setting `distill`. Prints the share of the demo's unseen
 tickets that the most probable answer names rightly, with its 95 % interval, as traffic goes on. Nothing is timed, so
-trials may run beside each other; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is
+trials may run at the same time; with AVX2 alone one takes about 40 minutes of a core. With --regression the policy is
 a regression on words, which takes seconds: what the signal and the steps alone allow.
 """
 

@@ -1,4 +1,4 @@
-"""The sampler and the GRPO step on SmolLM2 beside transformers, TRL and llama.cpp; no number here is a test.
+"""The sampler and the GRPO step on SmolLM2 compared with transformers, TRL and llama.cpp; no number here is a test.
 
     make bench-model          python -m benchmarks.model.run PYTHON_OF_TRL [--rounds 2] [--llama-server PATH]
 
@@ -19,7 +19,7 @@ from benchmarks.common import at_least, at_most, reported, run_module
 from rollbus.trainer.art_server.base_models.packaged import fetch_gguf, fetch_model, models_cache
 
 STEP_CPU_S, TIMES_GENERATE, TIMES_LLAMA = 5.0, 3.0, 2.0
-"""Targets: the processor time of a GRPO step, and the sampler's rate beside others'."""
+"""Targets: the processor time of a GRPO step, and the sampler's rate compared with others'."""
 
 
 def run_variant(python: str, module: str, *arguments: str) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def _due(count: int, ended: int, reader: Reader) -> int:
 
 
 async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> list[Verdict]:
-    """Return the latencies at a rate, beside the target."""
+    """Return the latencies at a rate, with the target."""
     stream_settings, events = await prepare(bootstrap_servers, int(rate * seconds), changes)
     reader = Reader(stream_settings)
     async with start_worker(bootstrap_servers, stream_settings.namespace, changes):

@@ -1,4 +1,4 @@
-"""Assembly in a rollbus worker beside the same stage in Quix Streams, in turns on a broker of their own.
+"""Assembly in a rollbus worker compared with the same stage in Quix Streams, in turns on a broker of their own.
 
 python -m benchmarks.streams.run <python with quixstreams> [episodes] [rounds]
 
@@ -58,7 +58,7 @@ def figures_of(result: dict[str, float]) -> str:
 
 
 def main(quix_python: str, episodes: int, rounds: int) -> None:
-    """Start a broker, alternate, print medians with their range beside the targets, and stop the broker."""
+    """Start a broker, alternate, print medians with their range and the targets, and stop the broker."""
     with broker() as running:
         seen = [one_round(running, quix_python, episodes) for _ in range(rounds)]
     print(f"medians of {rounds} rounds of {episodes * EVENTS} events:")

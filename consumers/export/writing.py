@@ -2,7 +2,7 @@
 
 Messages and tool schemas differ from row to row. So in Parquet they are columns of Arrow's type for JSON, which
 `datasets` 5 reads as it was written. JSONL has no types, and `load_dataset("json")` guesses them before it looks at any
-features: a text that looks like a date becomes "2026-01-01 00:00:00". So a file of features is written beside it for
+features: a text that looks like a date becomes "2026-01-01 00:00:00". So a file of features is written next to it for
 `Dataset.from_generator`, which takes what Python reads.
 """
 

@@ -59,7 +59,7 @@ class BestOfAdapter(TrainerAdapter):
         return True
 
     async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
-        """Start the job of an epoch; a job runs beside the harness, as a trainer elsewhere would.
+        """Start the job of an epoch; a job runs next to the toolkit, as a trainer elsewhere would.
 
         It is named by its epoch, so that a job which a kill cut short is written again in its own place.
         """
@@ -84,7 +84,7 @@ class BestOfAdapter(TrainerAdapter):
         return await self.status(ref)
 
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
-        """Nothing beside what the trainer writes."""
+        """Nothing in addition to what the trainer writes."""
 
     def _write(self, job: str, trajectories: TrajectoryCollection) -> int:
         self.config.backend.folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ NO_KEY = "default"
 
 
 def beside_configuration(path: Path) -> Path:
-    """Return a relative path as one beside the configuration that the running command was given, if it was given one.
+    """Return a relative path as one next to the configuration that the running command was given, if it was given one.
 
     The toolkit does not say where a configuration is from; its commands have the option that `rollbus finetune` has.
     """

@@ -277,8 +277,8 @@ class BatchingConfig(Config):
     batches_ahead: int = Field(default=1, ge=1)
     """Batches that may be open (cut, without an outcome)."""
     max_waiting_groups: int = Field(default=64, ge=1)
-    """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`, and of a principal
-    that has more than its turn beside others as `source_share`."""
+    """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`, and those of
+    a principal that takes more than its turn while others wait as `source_share`."""
     max_off_policy_steps: int = Field(default=4, ge=0)
     """Versions by which an attempt may be older than the one that its step begins with; older ones are dropped as
     `stale`."""

@@ -77,8 +77,8 @@ class DropReason(StrEnum):
     """Its location no longer holds it."""
     REJECTED_BY_BACKEND = "rejected_by_backend"
     SOURCE_SHARE = "source_share"
-    """Its source has more of the batch than `max_share_per_source` lets one have, or its principal more of what waits
-    for a batch than its turn gives it beside other principals."""
+    """Its source has more of the batch than `max_share_per_source` lets one have, or its principal has more of what
+    waits for a batch than its turn allows while other principals wait."""
     RUN_STOPPED = "run_stopped"
     RUN_REMOVED = "run_removed"
     """Its run is no longer in the settings: a fate that follows from the run's log, without a record of its own."""

@@ -27,7 +27,7 @@ class RewardOptions:
     checks: Mapping[str, Check]
     needed: frozenset[str] = frozenset()
     check_together: Callable[[Mapping[str, Option]], None] = lambda _: None
-    """Raises ValueError for values that are wrong only beside each other."""
+    """Raises ValueError for values that are wrong only together."""
 
 
 def find_mistakes(reward: ComponentConfig) -> list[str]:

@@ -1,4 +1,4 @@
-"""Agents on LiteLLM, after its documentation: a router with a fall-back, and retrieval beside completions."""
+"""Agents on LiteLLM, after its documentation: a router with a fall-back, and retrieval in addition to completions."""
 
 from typing import Any
 

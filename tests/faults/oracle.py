@@ -2,7 +2,7 @@
 
 One naive pass of each stage over what its group has committed, record by record in one life in memory, gives the
 outputs, the dead letters and the state. It takes a record of a later round after the tick of that round, as live must,
-however far apart stages and partitions were. The log must hold exactly these, beside what was published and the ticks:
+however far apart stages and partitions were. The log must hold exactly these, with what was published and the ticks:
 so nothing is lost, nothing is there twice, and nothing came of state that a fault had torn.
 """
 

@@ -23,7 +23,7 @@ RUN = "shop"
 
 
 def write_plan(tmp_path: Path, run_id: str | None = RUN, **sections: Any) -> Plan:
-    """A configuration beside the settings file of production; `sections` change what that file says."""
+    """A configuration next to the settings file of production; `sections` change what that file says."""
     plain = document(tmp_path)
     plain["rollbus"] = {"data_dir": str(tmp_path / "state"), "settings_file": "rollbus.yaml"}
     if run_id is not None:

@@ -25,7 +25,7 @@ from tests.nemo.world import document, read
 
 
 def processes(tmp_path: Path, given: str = "", **backend: Any) -> Processes:
-    """Those of a run, beside a settings file where one is given."""
+    """Those of a run, next to a settings file where one is given."""
     plain = document(tmp_path)
     plain["rollbus"] = {"data_dir": str(tmp_path / "state")}
     plain["trainer_adapters"]["a"]["backend"] |= backend

@@ -166,7 +166,7 @@ def parity(item: EvalInputItem) -> float:
 def document(
     tmp_path: Path, *, examples: int = 3, workflow: Ask = ask, score: Callable[[Any], Any] = parity, **finetuning: Any
 ) -> dict[str, Any]:
-    """A whole configuration; the dataset is written beside it."""
+    """A whole configuration; the dataset is written next to it."""
     WORKFLOWS[workflow.__name__], SCORES[score.__name__] = workflow, score
     dataset = tmp_path / "train.json"
     dataset.write_text(json.dumps([{"id": f"e{n}", "question": f"question {n}"} for n in range(examples)]))

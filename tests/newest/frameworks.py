@@ -16,7 +16,7 @@ class Framework(NamedTuple):
     tools: bool = True
     """Whether its hook, or its spans, report tools."""
     own_tools: tuple[str, ...] = ()
-    """What it offers the model beside the program's."""
+    """What it offers the model in addition to the program's."""
     agents: bool = True
     """Whether they name the agent: `keeper` in every program."""
 

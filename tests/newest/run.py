@@ -1,4 +1,4 @@
-"""Install the newest release of each framework beside the lock, run its program, and print the rows of the table.
+"""Install the newest release of each framework in place of the locked one, run its program, and print the table's rows.
 
 python -m tests.newest.run [framework …]
 

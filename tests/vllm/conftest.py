@@ -1,4 +1,4 @@
-"""One vLLM for all tests of a run, and the model service beside it."""
+"""One vLLM for all tests of a run, and the model service next to it."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What vLLM sampled is trained by the model service beside it, whose adapters vLLM serves; what differs is refused."""
+"""What vLLM sampled is trained by the model service next to it, whose adapters vLLM serves; what differs is refused."""
 
 import asyncio
 from collections.abc import Sequence

@@ -78,7 +78,7 @@ def spawn(
 
 
 def _inheritable_files() -> Iterator[int]:
-    """Yield the open files beside the standard ones that a child would keep: a lock that our caller holds, a pipe."""
+    """Yield the open files that a child would keep, without the standard ones: a lock of our caller, a pipe."""
     for number in map(int, os.listdir("/dev/fd")):
         with suppress(OSError):  # that of the folder itself
             if number > STANDARD_ERROR and os.get_inheritable(number):

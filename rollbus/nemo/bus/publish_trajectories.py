@@ -163,7 +163,7 @@ def _read_calls(value: Any) -> Sequence[Mapping[str, Any]]:
 
 
 def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a call in OpenAI's form, also one in LangChain's, or with its `arguments` beside its name."""
+    """Return a call in OpenAI's form, also one in LangChain's, or with its `arguments` next to its name."""
     if "function" in call:
         return call
     arguments = call.get("args", call.get("arguments", {}))

@@ -245,7 +245,7 @@ class DeliveryState(StageState[RunConfig]):
     def take_principal(self, principal: str, *, is_canary: bool, share: float, most: float) -> bool:
         """Count an episode of a principal in an arm; return False if it may not count.
 
-        What nobody signed is one principal's beside those who sign. Where nobody signs it cannot be told apart: it all
+        If some sign, what is not signed counts as one principal's. If nobody signs, it cannot be told apart: all of it
         counts, and `is_unsigned_by_chance` says whether it is believed.
         """
         key = self.key_of(principal)

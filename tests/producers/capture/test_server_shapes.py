@@ -61,7 +61,7 @@ def envelope(server: str, kind: str) -> Body:
 
 
 def ending(server: str) -> Body:
-    """What a choice carries beside its finish reason."""
+    """What a choice carries in addition to its finish reason."""
     fields_by_server: dict[str, Body] = {"sglang": {"matched_stop": 151645}, "llama.cpp": {}, "openai": {}}
     return fields_by_server.get(server.split(" 0")[0], {"stop_reason": None})
 

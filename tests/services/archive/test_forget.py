@@ -156,7 +156,7 @@ def test_what_a_slow_sink_writes_of_a_forgotten_person_is_deleted_too(
 def test_feedback_by_alias_and_quoted_words_are_forgotten_with_a_person(
     namespace: str, clickhouse: tuple[str, int]
 ) -> None:
-    """A row of the topic `aliases` knows of no episode: the same report stands beside it, or the alias was hers."""
+    """A row of the topic `aliases` knows of no episode: the same report is there, too, or the alias was hers."""
     database = namespace.strip(".").replace("-", "_")
     settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=database)
     migrate(settings)

@@ -1,4 +1,4 @@
-"""ART's own loss beside ours on the same packed tensors, where ART is imported: values and gradients, written down."""
+"""ART's own loss compared with ours on the same packed tensors, where ART is imported: its values and gradients."""
 
 import json
 from pathlib import Path

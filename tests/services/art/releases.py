@@ -1,4 +1,4 @@
-"""Releases of ART beside the installed one: each is a package without dependencies in a folder of its own.
+"""Releases of ART in addition to the installed one: each is a package without dependencies in a folder of its own.
 
 First on the path of a process of its own; what it imports is what is installed here.
 """

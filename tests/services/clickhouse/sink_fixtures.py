@@ -1,4 +1,4 @@
-"""A sink beside a real broker and ClickHouse's real engine: topics, records, and the wait until all is written."""
+"""A sink with a real broker and ClickHouse's real engine: topics, records, and the wait until all is written."""
 
 import asyncio
 import sys

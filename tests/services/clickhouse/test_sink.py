@@ -83,7 +83,7 @@ async def test_every_count_of_dead_letters_counts_records(settings: SinkSettings
     )
     await send(settings, [*records, ("scores", "k", b"junk")])
     assert (await run_until_written(settings)).dead_letters == 1
-    assert counts(settings)["trajectories"] == 1, "what can be read is written beside what cannot"
+    assert counts(settings)["trajectories"] == 1, "what can be read is written together with what cannot"
     rows = answer(settings, "dead_letters_by_class")
     (of_sink,) = [row for row in rows if row["stage"] == "sink"]
     assert (of_sink["topic"], of_sink["error_class"]) == (f"{namespace}scores", "UndecodableError")

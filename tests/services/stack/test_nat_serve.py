@@ -63,7 +63,7 @@ def workflow(user: NewUser, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @contextmanager
 def serve_workflow(user: NewUser, workflow: dict[str, Any]) -> Iterator[str]:
-    """Serve the workflow by the toolkit's command, with settings that are beside it; yield its address."""
+    """Serve the workflow by the toolkit's command, with settings that are next to it; yield its address."""
     (folder := user.folder / "workflows").mkdir()
     document = copy.deepcopy(workflow)
     document["general"]["telemetry"]["tracing"]["rollbus"]["settings_file"] = "services.yaml"

@@ -1,4 +1,4 @@
-"""Whose a partition is, as it stands beside the committed offset, and where a new owner goes on."""
+"""Whose a partition is, as the note of the committed offset says, and where a new owner goes on."""
 
 import pytest
 from hypothesis import given

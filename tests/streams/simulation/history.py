@@ -212,7 +212,7 @@ class SimulatedTicker:
 
 
 def _publish(chance: random.Random, broker: Broker, event: Any, data: bytes) -> None:
-    """Write an event, now and then twice, and something unreadable or misplaced beside it."""
+    """Write an event, now and then twice, and sometimes with something unreadable or misplaced."""
     topic, key = (EPISODE_EVENTS, event.root_episode_id)
     if not event.episode_id or isinstance(event, AliasDeclared):
         topic, key = ALIASES, event.alias

@@ -35,7 +35,7 @@ def test_a_factor_on_all_rewards_is_a_factor_on_the_advantages(group: list[float
 
 @given(rewards, st.sampled_from([2.0, 8.0]))
 def test_divided_by_the_deviation_a_factor_on_all_rewards_changes_nothing(group: list[float], factor: float) -> None:
-    """But for the epsilon beside the deviation, which is at least a quarter of 1/√6 here."""
+    """But for the epsilon that is added to the deviation, which is at least a quarter of 1/√6 here."""
     scaled = advantages([reward * factor for reward in group], "mean_std")
     assert scaled == pytest.approx(advantages(group, "mean_std"), rel=2e-5, abs=1e-12)
 

@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_remedy(
 
 
 def leave_an_index(folder: Path) -> None:
-    """An older copy in shards, beside the newer single file."""
+    """An older copy in shards, next to the newer single file."""
     shutil.copyfile(folder / "model.safetensors", folder / "model-00001-of-00001.safetensors")
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -94,7 +94,7 @@ def test_a_config_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_copies_no_other_weights_from_its_base(base_model: Path, tmp_path: Path) -> None:
-    """Model repositories hold the same weights in several formats, and trainers leave their state beside them."""
+    """Model repositories hold the same weights in several formats, and trainers leave their state next to them."""
     base = shutil.copytree(base_model, tmp_path / "base")
     others = ["pytorch_model.bin", "pytorch_model.bin.index.json", "model-q4.gguf", "optimizer.pt", "rng_state.pth"]
     others += ["adapter_config.json", "adapter_model.safetensors"]

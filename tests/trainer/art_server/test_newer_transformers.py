@@ -1,4 +1,4 @@
-"""Every family that the service runs, beside a newer transformers than the project's own: `make test-readers`."""
+"""Every family that the service runs, compared with a transformers newer than the project's: `make test-readers`."""
 
 import json
 from pathlib import Path

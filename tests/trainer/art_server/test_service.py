@@ -300,7 +300,7 @@ def test_an_update_out_of_memory_names_remedies_and_can_be_repeated(
 
 @contextmanager
 def memory_no_larger_by(size: int) -> Iterator[None]:
-    """A machine on which this process can take no more than `size` bytes beside what it has."""
+    """A machine on which this process can take no more than `size` bytes in addition to what it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + size, before[1]))

@@ -74,7 +74,7 @@ def plan_gguf(path: Path) -> int:
 def convert_gguf(path: Path, folder: Path) -> None:
     """Write config, tokenizer and weights. ConfigurationError if transformers does not know the model.
 
-    A tokenizer.json beside the file is taken instead of the file's own tokenizer.
+    A tokenizer.json next to the file is taken instead of the file's own tokenizer.
     """
     try:
         if (path.parent / "tokenizer.json").exists():
@@ -134,12 +134,12 @@ def _require_known_sizes(path: Path, reader: Any) -> None:
 def _require_known_tokenizer(path: Path, reader: Any) -> None:
     kind, split = _field(reader, "ggml.model"), _field(reader, "ggml.pre", "gpt-2")
     if kind is None:
-        raise ConfigurationError(f"{path} holds no tokenizer; put the model's tokenizer.json beside it")
+        raise ConfigurationError(f"{path} holds no tokenizer; put the model's tokenizer.json next to it")
     if kind != "gpt2" or split not in WORD_SPLITS:
         raise ConfigurationError(
             f"{path}: its tokenizer is of kind {kind}/{split}, and this service reads gpt2 with "
             f"{', '.join(WORD_SPLITS)} from a GGUF file; put the model's tokenizer.json and tokenizer_config.json "
-            "beside it"
+            "next to it"
         )
 
 

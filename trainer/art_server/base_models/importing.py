@@ -95,7 +95,7 @@ def import_model(
 def _import_adapter(
     adapter: Path, base: Path, cache: Path, *, name: str | None, template: str | None, report: Report
 ) -> Path:
-    """Merge an adapter into its base model, beside the cache, and import what comes out."""
+    """Merge an adapter into its base model, next to the cache, and import what comes out."""
     require_adapter(adapter, base)
     read_config(base)
     _require_disk(cache, 2 * sum((base / file).stat().st_size for file in weight_files(base)))
@@ -119,10 +119,10 @@ def check_model(directory: Path) -> None:
 
 
 def _files_of(source: Path, weights: list[Path]) -> list[Path]:
-    """Return the files that make the model: no weights in other formats, and beside a GGUF file only a tokenizer."""
+    """Return the files that make the model: no weights in other formats, and with a GGUF file only a tokenizer."""
     if weights[0].suffix == GGUF:
-        beside = (weights[0].with_name(name) for name in ("tokenizer.json", "tokenizer_config.json"))
-        return [*weights, *(path for path in beside if path.exists())]
+        tokenizer_files = (weights[0].with_name(name) for name in ("tokenizer.json", "tokenizer_config.json"))
+        return [*weights, *(path for path in tokenizer_files if path.exists())]
     return [
         path
         for path in sorted(source.iterdir())

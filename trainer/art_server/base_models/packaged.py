@@ -124,8 +124,8 @@ def _installer() -> list[str]:
     """Return the command that installs packages here. ConfigurationError if there is none."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
-    beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if beside.exists() else shutil.which("uv")
+    uv_of_environment = Path(sys.executable).with_name("uv")
+    uv = str(uv_of_environment) if uv_of_environment.exists() else shutil.which("uv")
     if uv is None:
         raise ConfigurationError("neither pip nor uv is here to fetch a package; install one of them")
     return [uv, "pip", "install", "--python", sys.executable]

@@ -20,7 +20,7 @@ from rollbus.trainer.art_server.model.inert_files import (
 GGUF = ".gguf"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 256 * 2**20
-"""Endings of the files beside the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
+"""Endings of the files next to the weights, and seven times what the largest tokenizer takes (Gemma 3's, 33 MB)."""
 
 
 def require_source(source: Path, name: str | None = None) -> tuple[str, list[Path]]:

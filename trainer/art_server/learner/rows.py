@@ -1,6 +1,6 @@
 """Sequences → rows in which those with a common beginning share it, for one computation.
 
-Every sequence goes up to the last token that a log-prob is read at. Sorted, sequences lie beside those that they share
+Every sequence goes up to the last token that a log-prob is read at. Sorted, sequences lie next to those that they share
 most with.
 """
 

@@ -25,7 +25,7 @@ MODEL_FILES = frozenset(
         *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     }
 )
-"""What a loader of ours reads beside the weights; nothing else goes into the cache or a checkpoint."""
+"""What a loader of ours reads in addition to the weights; nothing else goes into the cache or a checkpoint."""
 RUNS_CODE = frozenset(
     {"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code", "kernel_config", "use_kernels"}
 )
@@ -33,7 +33,7 @@ RUNS_CODE = frozenset(
 _IMPLEMENTATION = "implementation"
 """Ends the names of settings that choose a kernel; one with a slash or a colon would be fetched from a hub and run."""
 _HUB_SNAPSHOTS, _HUB_BLOBS = "snapshots", "blobs"
-"""A snapshot in the cache of Hugging Face's hub is a folder of links into the blobs beside it."""
+"""A snapshot in the cache of Hugging Face's hub is a folder of links into the blobs next to it."""
 
 
 def require_inert(directory: Path) -> None:

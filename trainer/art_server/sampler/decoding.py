@@ -80,7 +80,7 @@ class CudaRecorder:
     def __call__(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         compute()  # what libraries set up at a first call cannot be recorded
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):  # an update may run beside
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):  # an update may run, too
             result = compute()
         return graph.replay, result
 

@@ -96,7 +96,7 @@ class TokenSampler(Protocol):
     tokens: int
     reused_tokens: int
     gives_alternatives: bool
-    """Whether it can name the most probable tokens beside the sampled one."""
+    """Whether it can name the most probable tokens in addition to the sampled one."""
 
     @property
     def config(self) -> ModelLimits: ...

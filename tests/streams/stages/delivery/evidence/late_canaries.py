@@ -45,7 +45,7 @@ class LateWorld:
     min_episodes: int = NEVER
     """Of the canary before it is promoted; by default it never is, and can only be stopped."""
     is_zero: bool = False
-    """Whether an outstanding reward is taken for a zero: the mistake that is simulated beside the product."""
+    """Whether an outstanding reward is taken for a zero: the mistake that is simulated in addition to the product."""
 
 
 @dataclass(slots=True)

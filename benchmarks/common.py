@@ -49,10 +49,10 @@ def run_module(python: str, module: str, *arguments: str, threads: int = 1) -> d
     """Run a module of this project in a process of its own; return the JSON of its last line, {} if it prints none."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
     command = [python, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    *_, last = "{}", *done.stdout.splitlines()
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{process.stderr[-2000:]}")
+    *_, last = "{}", *process.stdout.splitlines()
     return dict(json.loads(last))
 
 

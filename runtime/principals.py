@@ -147,8 +147,11 @@ class PrincipalBook:
         with suppress(FileNotFoundError):
             changed_ns = (self._folder / PRINCIPALS).stat().st_mtime_ns
             if changed_ns != self._seen_ns:
-                ended = endings(self._folder)
-                self._ended_ms, self._seen_ns = {name: at.timestamp() * 1000 for name, at in ended.items()}, changed_ns
+                end_times = endings(self._folder)
+                self._ended_ms, self._seen_ns = (
+                    {name: at.timestamp() * 1000 for name, at in end_times.items()},
+                    changed_ns,
+                )
 
 
 def _hold_list(folder: Path) -> AbstractContextManager[None]:

@@ -34,10 +34,10 @@ def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, l
         for name, function in sorted(functions.items(), key=lambda _: chance.random()):
             start = time.thread_time_ns()
             answer = function()
-            taken = time.thread_time_ns() - start
+            spent_ns = time.thread_time_ns() - start
             del answer  # freeing it is not timed: a recorder that keeps parts of it would seem to save that
             if number >= WARM_UP:
-                times_by_function[name].append(taken / 1000)
+                times_by_function[name].append(spent_ns / 1000)
             time.sleep(PAUSE_S)
     return times_by_function
 

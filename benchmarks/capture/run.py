@@ -43,5 +43,5 @@ def main(python: str, calls: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[2:]]
-    main(sys.argv[1], *(given + [400, 7][len(given) :]))
+    numbers = [int(argument) for argument in sys.argv[2:]]
+    main(sys.argv[1], *(numbers + [400, 7][len(numbers) :]))

@@ -114,5 +114,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["replay"]:
         asyncio.run(replay(*sys.argv[2:]))
     else:
-        given = [int(argument) for argument in sys.argv[1:]] or [20, 1, 2, 3, 4]
-        main(given[0], tuple(given[1:]))
+        numbers = [int(argument) for argument in sys.argv[1:]] or [20, 1, 2, 3, 4]
+        main(numbers[0], tuple(numbers[1:]))

@@ -76,5 +76,5 @@ def main(quix_python: str, episodes: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[2:]]
-    main(sys.argv[1], *(given + [12_000, 5][len(given) :]))
+    numbers = [int(argument) for argument in sys.argv[2:]]
+    main(sys.argv[1], *(numbers + [12_000, 5][len(numbers) :]))

@@ -74,8 +74,8 @@ class TraceCollector:
 
     def report(self) -> Report:
         """Say how many traces were sent, how many wait, and whether the broker takes them."""
-        owed = self.store.count_owed()
-        trouble = f"the broker takes no events, and {owed} traces wait" if self.is_healthy is False else None
+        waiting_traces = self.store.count_owed()
+        trouble = f"the broker takes no events, and {waiting_traces} traces wait" if self.is_healthy is False else None
         sent_traces = self.store.counts().get("traces_sent", 0)
         return Report(holds=("OTLP",), work=sent_traces, is_behind=trouble is not None, trouble=trouble)
 

@@ -40,10 +40,10 @@ class _Doorkeeper(grpc.ServerInterceptor):  # type: ignore[misc]
         self._expected = None if token is None else f"Bearer {token}"
         self._find_principal = find_principal
 
-    def _admits(self, given: str) -> bool:
-        if self._expected is None or same(given, self._expected):
+    def _admits(self, authorization: str) -> bool:
+        if self._expected is None or same(authorization, self._expected):
             return True
-        principal = self._find_principal(token_in(given)) if self._find_principal else None
+        principal = self._find_principal(token_in(authorization)) if self._find_principal else None
         return principal is not None and "record" in principal.grants
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:

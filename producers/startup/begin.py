@@ -65,7 +65,7 @@ class _Reporting:
     def _report(self, *, whole: bool) -> None:
         part, counters = self._recorder.episodes.of_process, self._recorder.counters
         writers = () if part is None else part.writer_ids
-        ended = ProcessReport(
+        report = ProcessReport(
             whole=whole,
             counters=counters,
             writer_ids=writers,
@@ -73,4 +73,4 @@ class _Reporting:
             waited_s=self._waited_s,
         )
         with suppress(OSError):  # the command has ended before
-            write_ended(self._folder, ended)
+            write_ended(self._folder, report)

@@ -115,10 +115,10 @@ class LedgerAdapter(TrainerAdapter):
             message = troubles.training_failed(failure.message)
             return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
         admitted = view.windows[epoch].admitted_group_ids
-        ended = sum(view.has_ended(group) for group in admitted)
-        if ended < len(admitted):
-            message = f"{ended} of {len(admitted)} groups are trained"
-            progress = 100.0 * ended / len(admitted)
+        ended_groups = sum(view.has_ended(group) for group in admitted)
+        if ended_groups < len(admitted):
+            message = f"{ended_groups} of {len(admitted)} groups are trained"
+            progress = 100.0 * ended_groups / len(admitted)
             return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
         nothing = f"Nothing trained: {', '.join(skipped)}" if skipped else "No trajectories to train on"
         message = self.message(ref) if metrics else nothing

@@ -118,9 +118,9 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             if worth is None:
                 raised = self._run().tally.evaluator_errors.get(self._run().plan.reward)
                 why = getattr(item, "error", None) or getattr(item, "reasoning", None) or raised or "it says no more"
-                given = "left it out" if item is None else f"gave it {getattr(item, 'score', None)!r}"
+                what_it_gave = "left it out" if item is None else f"gave it {getattr(item, 'score', None)!r}"
                 message = "example %s, generation %d has no reward: the evaluator %s; %s"
-                logger.warning(message, example, play.generation, given, why)
+                logger.warning(message, example, play.generation, what_it_gave, why)
             self._end(played, worth, item)
 
     async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:

@@ -57,19 +57,19 @@ def describe_progress(done: int, total: int, unit: str, elapsed_s: float) -> str
     """Return how far something is: `412 of 1,000 tickets, about 9 minutes left`, or the time that it took so far."""
     if not total:
         return f"{_format_elapsed(elapsed_s)} so far"
-    counted = f"{done:,} of {total:,}" + (f" {unit}" if unit else "")
+    count_text = f"{done:,} of {total:,}" + (f" {unit}" if unit else "")
     if not LEAST_SHARE <= done / total < 1:
-        return counted
-    return f"{counted}, about {format_duration(elapsed_s * (total - done) / done)} left"
+        return count_text
+    return f"{count_text}, about {format_duration(elapsed_s * (total - done) / done)} left"
 
 
 def _format_elapsed(seconds: float) -> str:
     """Return a time that passed, to the second: of two lines about one wait the later one shows more."""
-    whole = max(1, round(seconds))
-    if whole < 1.5 * MINUTE_S:
-        return f"{whole} s"
-    minutes, left_s = divmod(whole, MINUTE_S)
-    return f"{minutes} min {left_s} s" if whole < HOUR_S else f"{minutes // 60} h {minutes % 60} min {left_s} s"
+    whole_seconds = max(1, round(seconds))
+    if whole_seconds < 1.5 * MINUTE_S:
+        return f"{whole_seconds} s"
+    minutes, left_s = divmod(whole_seconds, MINUTE_S)
+    return f"{minutes} min {left_s} s" if whole_seconds < HOUR_S else f"{minutes // 60} h {minutes % 60} min {left_s} s"
 
 
 def format_duration(seconds: float) -> str:
@@ -99,19 +99,19 @@ def show_progress(what: str, unit: str = "", *, console: rich.console.Console | 
 
 @contextmanager
 def _write_lines(progress: Progress) -> Iterator[None]:
-    ended = threading.Event()
+    end_event = threading.Event()
     SILENCE.begin(time.monotonic())
 
     def write() -> None:
-        while not ended.wait(SILENCE.wait_s(time.monotonic())):
+        while not end_event.wait(SILENCE.wait_s(time.monotonic())):
             echo(progress.line(time.monotonic()), err=True)
             SILENCE.since_s = time.monotonic()
 
-    thread = start_thread(write, "progress", is_over=ended.is_set)
+    thread = start_thread(write, "progress", is_over=end_event.is_set)
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
         thread.join()
         SILENCE.ended_s = time.monotonic()
 

@@ -389,12 +389,12 @@ class Runner:
     def _stopping_error(self, error: BaseException) -> RollbusError:
         if isinstance(error, RollbusError):
             return error
-        stopped = RunStoppedError(
+        stop = RunStoppedError(
             f"stage {self._stage.name} fails on {self.partition.topic}[{self.partition.partition}] from offset "
             f"{self._position} on, the same way each time: {error!r}"
         )
-        stopped.__cause__ = error
-        return stopped
+        stop.__cause__ = error
+        return stop
 
 
 def _is_full(batch: Batch) -> bool:

@@ -49,17 +49,17 @@ class TurnValues:
 
 def plain_hint(hint: str) -> str:
     """Return a hint as one line of at most MOST_HINT_CHARACTERS, without characters that are not for reading."""
-    shown = "".join(character if character.isprintable() else " " for character in hint)
-    return " ".join(shown.split())[:MOST_HINT_CHARACTERS].strip()
+    printable_hint = "".join(character if character.isprintable() else " " for character in hint)
+    return " ".join(printable_hint.split())[:MOST_HINT_CHARACTERS].strip()
 
 
 def average_turns(turns: Iterable[TurnReward]) -> TurnValues:
     """Return turns whose mean, weighted by confidence, is what the trajectory is worth; unclear ones have no part."""
     turns = tuple(turns)
     confidences = [turn.confidence if turn.value is not None else 0.0 for turn in turns]
-    if not (whole := math.fsum(confidences)):
+    if not (total_confidence := math.fsum(confidences)):
         return TurnValues(tuple(replace(turn, share=0.0) for turn in turns))
-    shares = [confidence / whole for confidence in confidences]
+    shares = [confidence / total_confidence for confidence in confidences]
     total = math.fsum(share * (turn.value or 0.0) for turn, share in zip(turns, shares, strict=True))
     return TurnValues(tuple(replace(turn, share=share) for turn, share in zip(turns, shares, strict=True)), total)
 

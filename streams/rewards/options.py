@@ -32,24 +32,24 @@ class RewardOptions:
 
 def find_mistakes(reward: ComponentConfig) -> list[str]:
     """Return what is wrong with the options of a component of a built-in type."""
-    known = OPTIONS[reward.type]
+    options_of_type = OPTIONS[reward.type]
     options = {name: value for name, value in reward.options.items() if value is not None}
     mistakes = []
-    for name in sorted({*reward.options} - {*known.checks}):
-        takes = f"it takes {', '.join(sorted(known.checks))}" if known.checks else "it takes none"
+    for name in sorted({*reward.options} - {*options_of_type.checks}):
+        takes = f"it takes {', '.join(sorted(options_of_type.checks))}" if options_of_type.checks else "it takes none"
         mistakes.append(f"{reward.type} has no option {name}; {takes}")
     mistakes += [
         f"{reward.type} needs the option {name}, such as `options: {{{name}: {EXAMPLES[name]}}}`"
-        for name in sorted(known.needed - {*options})
+        for name in sorted(options_of_type.needed - {*options})
     ]
-    for name in sorted({*options} & {*known.checks}):
+    for name in sorted({*options} & {*options_of_type.checks}):
         try:
-            known.checks[name](options[name])
+            options_of_type.checks[name](options[name])
         except ValueError as error:
             mistakes.append(f"the option {name} is {options[name]!r}, {error}")
     if not mistakes:
         try:
-            known.check_together(options)
+            options_of_type.check_together(options)
         except ValueError as error:
             mistakes.append(str(error))
     return mistakes

@@ -31,13 +31,13 @@ class Stop:
 
     async def unless_asked(self, awaitable: Awaitable[T]) -> T:
         """Await; give it up with StoppedWaitingError when asked to stop."""
-        task, stopped = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._event.wait())
+        task, stop_wait = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._event.wait())
         try:
-            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise StoppedWaitingError
         finally:
-            for waiter in (task, stopped):
+            for waiter in (task, stop_wait):
                 waiter.cancel()
-            await asyncio.gather(task, stopped, return_exceptions=True)
+            await asyncio.gather(task, stop_wait, return_exceptions=True)

@@ -103,15 +103,15 @@ class Validating:
         self, lineage: Lineage, *, wait_for: Callable[[Awaitable[Any]], Awaitable[Any]], to_the_end: bool = False
     ) -> Sequence[Publication]:
         """Start what is due, and return the records of what has ended; wait if training must not go on."""
-        ended: list[Publication] = []
+        publications: list[Publication] = []
         while True:
-            ended.extend(self._collect_result())
+            publications.extend(self._collect_result())
             due = self._list_due(lineage)
             if self._running is None and due:
                 self._start_measuring(due[0])
             other_versions = [version for version in due if self._running is None or version != self._running[0]]
             if self._running is None or not (self._validation.settings.wait or to_the_end or other_versions):
-                return ended
+                return publications
             await wait_for(asyncio.wait([self._running[1]]))
 
     def is_due_at(self, steps: int) -> bool:

@@ -103,13 +103,13 @@ class EpisodeWriter:
             labels.setdefault("conversation", labels[SESSION])
         if missing := find_missing_parents(trace.spans):
             labels["partial"] = f"{missing} spans name a parent that did not come"
-        started: dict[str, Any] = {
+        start_fields: dict[str, Any] = {
             "task": text_of(self._task) or "",
             "agent": text_of(trace.agent) or "",
             "example_id": text_of(trace.example_id),
             "labels": {text_of(name) or "": self._mask(value, "labels") or "" for name, value in labels.items()},
         }
-        yield ImportedEvent(EpisodeStarted(**self._next(self._started_ms), **started), trace.principal)
+        yield ImportedEvent(EpisodeStarted(**self._next(self._started_ms), **start_fields), trace.principal)
         for span, function in placed:
             if isinstance(span.content, ImportedCall):
                 yield from (ImportedEvent(turn, span.principal) for turn in self._turns(span, span.content, function))
@@ -120,11 +120,11 @@ class EpisodeWriter:
             self._counts["calls_seen_twice"] += wrappers
         self._counts["episodes"] += 1
         error = self._mask(trace.error, "errors")
-        ended: dict[str, Any] = {
+        end_fields: dict[str, Any] = {
             "stop_reason": "error" if error else "completed",
             "error": error and error[:MAX_ERROR_CHARACTERS],
         }
-        ending = EpisodeEnded(**self._next(ended_ms), writer_ids=(self._writer_id,), **ended)
+        ending = EpisodeEnded(**self._next(ended_ms), writer_ids=(self._writer_id,), **end_fields)
         yield ImportedEvent(ending, trace.principal)
         yield ImportedEvent(WriterClosed(**self._next(ended_ms), count=self._sequence - 1), trace.principal)
         envelope = self._envelope(ids.stable_id("alias", trace.id, self.episode_id), KEYED, self._started_ms)

@@ -63,7 +63,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
     labels: dict[str, str] = {}
     spans: list[ImportedSpan] = []
     root: Mapping[str, Any] = {}
-    given = {(score.name, score.span_id) for score in scores}
+    scored_names = {(score.name, score.span_id) for score in scores}
     runs = sorted((part for part in parts if part.kind == "run"), key=lambda part: part.id)
     for part in runs:
         fields = Fields(part.document)
@@ -82,7 +82,7 @@ def assemble(trace_id: str, parts: Sequence[TracePart], unmapped: Counter[str]) 
                 labels.setdefault("tags", ",".join(str(tag) for tag in tags if tag is not None))
         spans.append(_span(part.id, fields))
         for name, stats in _stats(fields):
-            if (name, part.id) not in given and (name, None) not in given:
+            if (name, part.id) not in scored_names and (name, None) not in scored_names:
                 scores.append(_of_stats(part, name, stats))
         fields.take(*BOOKKEEPING)
         fields.count_unread(unmapped, "langsmith")
@@ -191,12 +191,12 @@ def _stats(fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _of_stats(part: TracePart, name: str, stats: Mapping[str, Any]) -> ImportedScore:
     is_root = not part.document.get("parent_run_id")
-    ended = part.document.get("end_time") or part.document.get("start_time")
+    end_time = part.document.get("end_time") or part.document.get("start_time")
     return ImportedScore(
         id=f"{part.id}:stats",
         name=name,
         value=float(stats["avg"]),
         source="langsmith",
         span_id=None if is_root else part.id,
-        at_ns=ns_of(ended, "end_time"),
+        at_ns=ns_of(end_time, "end_time"),
     )

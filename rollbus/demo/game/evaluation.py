@@ -58,8 +58,8 @@ async def evaluate(
     """Play the games at `model@version`. The same evaluation has the same id whenever it is played."""
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Mapping[str, float]:
-        ended = await _play(client, context.model, games[task.index])
-        return {result.value: float(result is ended) for result in Result}
+        outcome = await _play(client, context.model, games[task.index])
+        return {result.value: float(result is outcome) for result in Result}
 
     tasks = [EvaluationTask(game.index, game.opening.id, 0, _sampling_seed(game.opponent_seed, 0)) for game in games]
     context = EvaluationContext(f"{model}@{version}", str(client.base_url))

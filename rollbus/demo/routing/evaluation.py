@@ -50,8 +50,8 @@ async def evaluate(
         ticket = tickets[task.index]
         chat = routed.messages(ticket.text)
         team = await routed.ask(client, context.model, chat, 0.0, look_up)
-        ended = "unreadable" if team is None else "right" if team == ticket.team else "wrong"
-        return {outcome: float(outcome == ended) for outcome in OUTCOMES}
+        actual_outcome = "unreadable" if team is None else "right" if team == ticket.team else "wrong"
+        return {outcome: float(outcome == actual_outcome) for outcome in OUTCOMES}
 
     tasks = [EvaluationTask(number, ticket.order, 0, 0) for number, ticket in enumerate(tickets)]
     context = EvaluationContext(f"{model}@{version}", str(client.base_url))

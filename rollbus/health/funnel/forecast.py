@@ -38,7 +38,7 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     needed, step = batching.groups_per_step, run.step + 1
     name = "the first step" if step == 1 else f"step {step}"
     per_hour = _measure_pace(numbers, max(needed, LEAST_GROUPS))
-    counted = _count_groups(run.waiting_groups, needed)
+    count_text = _count_groups(run.waiting_groups, needed)
     waits_ms = []
     if run.open_batches or run.waiting_groups >= needed:
         waits_ms.append(0.0)
@@ -49,16 +49,16 @@ def forecast_step(numbers: FunnelNumbers, settings: FunnelSettings) -> Forecast:
     eta_ms = round(min(waits_ms)) if waits_ms else None
     unrewarded = 0 if waits_ms else _count_unrewarded(numbers)
     if run.open_batches:
-        sentence = f"the batch of {name} is made, and is trained now or next; {counted} wait for the one after it"
+        sentence = f"the batch of {name} is made, and is trained now or next; {count_text} wait for the one after it"
     elif unrewarded:
         have = "episode has" if unrewarded == 1 else "episodes have"
-        sentence = f"{counted}: {name} waits for rewards; {unrewarded} {have} none yet"
+        sentence = f"{count_text}: {name} waits for rewards; {unrewarded} {have} none yet"
     elif eta_ms is None:
-        sentence = f"{counted}: no group with a signal has come lately, and at this rate {name} never comes"
+        sentence = f"{count_text}: no group with a signal has come lately, and at this rate {name} never comes"
     elif eta_ms == 0:
-        sentence = f"{counted}: {name} can begin"
+        sentence = f"{count_text}: {name} can begin"
     else:
-        sentence = f"{counted}: at this rate {name} comes in {say_wait(eta_ms)}"
+        sentence = f"{count_text}: at this rate {name} comes in {say_wait(eta_ms)}"
     forecast = Forecast(
         step,
         name,

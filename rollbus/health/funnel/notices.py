@@ -205,7 +205,7 @@ def find_late_rewards(numbers: FunnelNumbers, settings: FunnelSettings) -> Itera
 
 def find_waiting_reports(numbers: FunnelNumbers, settings: FunnelSettings) -> Iterable[Notice]:
     """Yield that reports wait for an alias that no episode has, or for an episode that has not begun."""
-    kept = say_duration(settings.assembly.late_horizon_ms)
+    horizon = say_duration(settings.assembly.late_horizon_ms)
     for count in numbers.waiting:
         report = "report waits" if count.reports == 1 else "reports wait"
         if count.kind == "episode":
@@ -215,7 +215,7 @@ def find_waiting_reports(numbers: FunnelNumbers, settings: FunnelSettings) -> It
             what = f"{count.reports} {report} for a conversation without an episode, such as {conversation!r}"
         else:
             what = f"{count.reports} {report} for an alias that no episode has, such as {count.example!r}"
-        yield Notice("waiting_reports", f"{what}; what waits is given up after {kept}", _advise_report(count))
+        yield Notice("waiting_reports", f"{what}; what waits is given up after {horizon}", _advise_report(count))
 
 
 def _advise_report(count: WaitingCount) -> str:

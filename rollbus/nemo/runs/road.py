@@ -133,10 +133,10 @@ def _differences(
 
 def _unread_reward(settings: Settings, name: str) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
     """Yield a difference where the score is not what the evaluator reports."""
-    counted = [reward for reward in settings.scoring.rewards if reward.weight]
-    reports = [reward.options.get("report", reward.name) for reward in counted if reward.type == "feedback"]
-    if reports not in ([name], [EVERY_NAME]) or [reward.weight for reward in counted] != [1.0]:
-        yield ("scoring", "rewards"), [reward.name for reward in counted], [name]
+    weighted_rewards = [reward for reward in settings.scoring.rewards if reward.weight]
+    reports = [reward.options.get("report", reward.name) for reward in weighted_rewards if reward.type == "feedback"]
+    if reports not in ([name], [EVERY_NAME]) or [reward.weight for reward in weighted_rewards] != [1.0]:
+        yield ("scoring", "rewards"), [reward.name for reward in weighted_rewards], [name]
 
 
 def _run(present: Mapping[str, Any], run_id: str) -> Any:

@@ -85,9 +85,9 @@ def compare(left: Side, right: Side, span: CommonTime, last: str = "curriculum")
 def _cut(left: Side, right: Side, span: CommonTime) -> set[str]:
     """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
     cut = set()
-    for mine, theirs in ((left, right), (right, left)):
-        for trajectory_id, trajectory in mine.trajectories.items():
-            reason = theirs.dropped.get(("", trajectory.episode_id), ("", ""))[0]
+    for side, other_side in ((left, right), (right, left)):
+        for trajectory_id, trajectory in side.trajectories.items():
+            reason = other_side.dropped.get(("", trajectory.episode_id), ("", ""))[0]
             begun_before = reason == DropReason.MISSING_EVENTS.value and trajectory.untrainable != reason
             if not span.has_whole(trajectory.at_ms) or begun_before:
                 cut.add(trajectory_id)
@@ -101,11 +101,11 @@ def _pair_by_key(left: Mapping[K, V], right: Mapping[K, V]) -> Iterator[tuple[K,
 
 
 def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
-    for trajectory_id, mine, theirs in _pair_by_key(left.trajectories, right.trajectories):
+    for trajectory_id, left_record, right_record in _pair_by_key(left.trajectories, right.trajectories):
         edge = trajectory_id in cut
-        present = mine or theirs
-        if present is not None and (mine is None or theirs is None):
-            present_side, absent_side = (right, left) if mine is None else (left, right)
+        present = left_record or right_record
+        if present is not None and (left_record is None or right_record is None):
+            present_side, absent_side = (right, left) if left_record is None else (left, right)
             reason = absent_side.dropped.get(("", present.episode_id), (ABSENT, ""))[0]
             why = (
                 EDGE
@@ -113,36 +113,42 @@ def _trajectories(left: Side, right: Side, cut: set[str], same: dict[Kind, int])
                 else _of_configuration("", present.config_hash, absent_side, f"{absent_side.name} says: {reason}")
             )
             yield "trajectory", f"only in {present_side.name}", why, edge, trajectory_id
-        elif mine is not None and theirs is not None and mine.digest != theirs.digest:
-            yield "trajectory", "other content", _why_other(mine, theirs), edge, trajectory_id
+        elif left_record is not None and right_record is not None and left_record.digest != right_record.digest:
+            yield "trajectory", "other content", _why_other(left_record, right_record), edge, trajectory_id
         else:
             same["trajectory"] += 1
 
 
-def _why_other(mine: Assembled, theirs: Assembled) -> str:
-    if mine.config_hash != theirs.config_hash:
+def _why_other(left_record: Assembled, right_record: Assembled) -> str:
+    if left_record.config_hash != right_record.config_hash:
         return f"{OTHER_CONFIGURATION} of assembly"
-    if mine.rewards != theirs.rewards:
+    if left_record.rewards != right_record.rewards:
         return "other rewards were in when it was assembled"
-    if mine.untrainable != theirs.untrainable:
-        return f"{mine.untrainable or 'trainable'} → {theirs.untrainable or 'trainable'}"
-    return "assembled at another stream time" if mine.at_ms != theirs.at_ms else "other turns"
+    if left_record.untrainable != right_record.untrainable:
+        return f"{left_record.untrainable or 'trainable'} → {right_record.untrainable or 'trainable'}"
+    return "assembled at another stream time" if left_record.at_ms != right_record.at_ms else "other turns"
 
 
 def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
-    for trajectory_id, mine, theirs in _pair_by_key(left.scores, right.scores):
+    for trajectory_id, left_record, right_record in _pair_by_key(left.scores, right.scores):
         edge = trajectory_id in cut
-        if mine is None or theirs is None:
-            present_side, absent_side = (right, left) if mine is None else (left, right)
+        if left_record is None or right_record is None:
+            present_side, absent_side = (right, left) if left_record is None else (left, right)
             if trajectory_id in absent_side.trajectories:  # else the trajectory itself is the difference
                 yield "score", f"only in {present_side.name}", EDGE if edge else "not scored yet", edge, trajectory_id
-        elif (mine.outcome, mine.value, mine.excluded) == (theirs.outcome, theirs.value, theirs.excluded):
+        elif (left_record.outcome, left_record.value, left_record.excluded) == (
+            right_record.outcome,
+            right_record.value,
+            right_record.excluded,
+        ):
             same["score"] += 1
         else:
-            change = f"{_describe(mine)} → {_describe(theirs)}"
-            if _describe(mine) == _describe(theirs) and mine.value != theirs.value:  # they differ in a later digit
-                change = f"{mine.value!r} → {theirs.value!r}"
-            yield "score", "changed", _why_score(mine, theirs), edge, f"{trajectory_id}: {change}"
+            change = f"{_describe(left_record)} → {_describe(right_record)}"
+            if (
+                _describe(left_record) == _describe(right_record) and left_record.value != right_record.value
+            ):  # they differ in a later digit
+                change = f"{left_record.value!r} → {right_record.value!r}"
+            yield "score", "changed", _why_score(left_record, right_record), edge, f"{trajectory_id}: {change}"
 
 
 def _describe(score: Score) -> str:
@@ -151,27 +157,29 @@ def _describe(score: Score) -> str:
     return f"{score.outcome} ({score.error[:60]})" if score.error else score.outcome
 
 
-def _why_score(mine: Score, theirs: Score) -> str:
-    if mine.reward_version != theirs.reward_version:
+def _why_score(left_record: Score, right_record: Score) -> str:
+    if left_record.reward_version != right_record.reward_version:
         return "another reward"
-    if mine.excluded != theirs.excluded:
+    if left_record.excluded != right_record.excluded:
         return "excluded on one side"
-    if mine.config_hash != theirs.config_hash:
+    if left_record.config_hash != right_record.config_hash:
         return f"{OTHER_CONFIGURATION} of scoring"
-    if mine.outcome != theirs.outcome:
-        return f"{mine.outcome} → {theirs.outcome}"
-    return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
+    if left_record.outcome != right_record.outcome:
+        return f"{left_record.outcome} → {right_record.outcome}"
+    return (
+        "other feedback counted" if left_record.revision != right_record.revision else "a function answered differently"
+    )
 
 
 def _groups(
     left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
 ) -> Iterator[DifferenceEntry]:
-    for (run, _), mine, theirs in _pair_by_key(left.groups, right.groups):
-        group = mine or theirs
-        if mine is not None and theirs is not None:
-            yield from _same_group(run, mine, theirs, same)
+    for (run, _), left_record, right_record in _pair_by_key(left.groups, right.groups):
+        group = left_record or right_record
+        if left_record is not None and right_record is not None:
+            yield from _same_group(run, left_record, right_record, same)
         elif group is not None:
-            present_side, absent_side = (right, left) if mine is None else (left, right)
+            present_side, absent_side = (right, left) if left_record is None else (left, right)
             edge = _is_cut(group, cut, span)
             why = EDGE if edge else _why_no_group(run, group, absent_side)
             yield (
@@ -187,22 +195,30 @@ def _is_cut(group: Group, cut: set[str], span: CommonTime) -> bool:
     return not span.has_whole(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
 
 
-def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
-    if mine.has_signal != theirs.has_signal:
-        what = "gained" if theirs.has_signal else "lost"
-        yield "signal", f"{what} (run {run})", _why_advantages(mine, theirs), False, mine.group_key
-    elif [member.advantages for member in mine.members] != [member.advantages for member in theirs.members]:
-        yield "group", f"other advantages (run {run})", _why_advantages(mine, theirs), False, mine.group_key
+def _same_group(run: str, left_record: Group, right_record: Group, same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
+    if left_record.has_signal != right_record.has_signal:
+        what = "gained" if right_record.has_signal else "lost"
+        yield "signal", f"{what} (run {run})", _why_advantages(left_record, right_record), False, left_record.group_key
+    elif [member.advantages for member in left_record.members] != [
+        member.advantages for member in right_record.members
+    ]:
+        yield (
+            "group",
+            f"other advantages (run {run})",
+            _why_advantages(left_record, right_record),
+            False,
+            left_record.group_key,
+        )
     else:
         same["group"] += 1
 
 
-def _why_advantages(mine: Group, theirs: Group) -> str:
-    if _rewards(mine) != _rewards(theirs):
+def _why_advantages(left_record: Group, right_record: Group) -> str:
+    if _rewards(left_record) != _rewards(right_record):
         return "other rewards"
-    if mine.config_hash != theirs.config_hash:
+    if left_record.config_hash != right_record.config_hash:
         return f"{OTHER_CONFIGURATION} of the run"
-    return "other scores came before it" if mine.is_single else "another way to compute advantages"
+    return "other scores came before it" if left_record.is_single else "another way to compute advantages"
 
 
 def _rewards(group: Group) -> list[float]:
@@ -234,32 +250,32 @@ def _fate(run: str, trajectory_id: str, side: Side) -> str:
 
 def _curriculum(left: Side, right: Side, same: dict[Kind, int]) -> Iterator[DifferenceEntry]:
     for place in sorted(left.groups.keys() & right.groups.keys()):
-        mine, theirs = left.fates.get(place, "waiting"), right.fates.get(place, "waiting")
-        if mine == theirs:
+        left_record, right_record = left.fates.get(place, "waiting"), right.fates.get(place, "waiting")
+        if left_record == right_record:
             same["curriculum"] += 1
         else:
             group = left.groups[place]
             why = _why_other_choice(group, right.groups[place])
-            edge = "waiting" in (mine, theirs)
+            edge = "waiting" in (left_record, right_record)
             cause = "the open window at the range's edge" if edge else why
-            yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
+            yield "curriculum", f"{left_record} → {right_record} (run {place[0]})", cause, edge, group.group_key
 
 
-def _why_other_choice(mine: Group, theirs: Group) -> str:
-    if _rewards(mine) != _rewards(theirs):
+def _why_other_choice(left_record: Group, right_record: Group) -> str:
+    if _rewards(left_record) != _rewards(right_record):
         return "its rewards differ"
-    same_settings = mine.config_hash == theirs.config_hash
+    same_settings = left_record.config_hash == right_record.config_hash
     return "other window or rank" if same_settings else f"{OTHER_CONFIGURATION} of the run"
 
 
 def _batches(
     left: Side, right: Side, cut: set[str], span: CommonTime, same: dict[Kind, int]
 ) -> Iterator[DifferenceEntry]:
-    for (run, groups), mine, theirs in _pair_by_key(left.batches, right.batches):
-        if mine is not None and theirs is not None:
+    for (run, groups), left_record, right_record in _pair_by_key(left.batches, right.batches):
+        if left_record is not None and right_record is not None:
             same["batch"] += 1
             continue
-        present_side, absent_side = (right, left) if mine is None else (left, right)
+        present_side, absent_side = (right, left) if left_record is None else (left, right)
         places = [(run, group) for group in groups]
         edge = any(_is_open(place, present_side, absent_side, cut, span) for place in places)
         why = EDGE if edge else _why_no_batch(places, present_side, absent_side)

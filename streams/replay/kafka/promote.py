@@ -118,9 +118,9 @@ def _flat(run: RunConfig) -> dict[str, Any]:
     for section in type(run).model_fields:
         settings = getattr(run, section)
         if isinstance(settings, Config):
-            written = settings.model_dump(mode="json")
+            plain_settings = settings.model_dump(mode="json")
             names = type(settings).model_fields
-            flat |= {f"{section}.{name}": written.get(name, getattr(settings, name)) for name in names}
+            flat |= {f"{section}.{name}": plain_settings.get(name, getattr(settings, name)) for name in names}
         else:
             flat[section] = settings
     return flat

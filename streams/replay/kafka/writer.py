@@ -112,9 +112,9 @@ class KafkaOutput:
         if self._there and not stopped:
             topic, partition = next(iter(self._there))
             raise OtherRecordsError(f"{self._settings.namespace}{topic}[{partition}] holds more records")
-        counted = {place: count for place, count in self.counts.items() if place not in self._there}
-        ends = await end_offsets(self._settings, list(counted))
-        wrong = {place: (count, ends[place]) for place, count in counted.items() if ends[place] != count}
+        new_counts = {place: count for place, count in self.counts.items() if place not in self._there}
+        ends = await end_offsets(self._settings, list(new_counts))
+        wrong = {place: (count, ends[place]) for place, count in new_counts.items() if ends[place] != count}
         if wrong:
             (topic, partition), (count, end) = next(iter(wrong.items()))
             raise DataLossError(

@@ -144,11 +144,11 @@ def _is_paused(ordered: Iterable[Event]) -> bool:
 
 def _is_rewarded_after(ordered: Sequence[Event], rewards: Iterable[Reward]) -> bool:
     """Say whether a reward that counts comes after everything that the agent did."""
-    counted = {reward.event_id for reward in rewards}
+    counted_event_ids = {reward.event_id for reward in rewards}
     for event in reversed(ordered):
         if isinstance(event, TurnRecorded | ToolCalled):
             return False
-        if isinstance(event, RewardReported) and event.event_id in counted:
+        if isinstance(event, RewardReported) and event.event_id in counted_event_ids:
             return True
     return False
 

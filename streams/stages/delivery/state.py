@@ -249,12 +249,12 @@ class DeliveryState(StageState[RunConfig]):
         counts, and `is_unsigned_by_chance` says whether it is believed.
         """
         key = self.key_of(principal)
-        mine, everybodys = self.balances.get(key) or Balance(), self.balances.get(EVERYBODY) or Balance()
-        is_apart = principal or everybodys.episodes > mine.episodes
-        if is_apart and not may_count(mine, everybodys, is_canary=is_canary, share=share, most=most):
+        balance, total_balance = self.balances.get(key) or Balance(), self.balances.get(EVERYBODY) or Balance()
+        is_apart = principal or total_balance.episodes > balance.episodes
+        if is_apart and not may_count(balance, total_balance, is_canary=is_canary, share=share, most=most):
             return False
-        self.balances.put(key, mine.add(is_canary=is_canary, share=share))
-        self.balances.put(EVERYBODY, everybodys.add(is_canary=is_canary, share=share))
+        self.balances.put(key, balance.add(is_canary=is_canary, share=share))
+        self.balances.put(EVERYBODY, total_balance.add(is_canary=is_canary, share=share))
         return True
 
     def key_of(self, principal: str) -> str:
@@ -270,9 +270,9 @@ class DeliveryState(StageState[RunConfig]):
 
     def effects_without_one(self, metric: str) -> Iterator[Effect]:
         """Yield a metric's effect without each principal that has less than half of the episodes that count."""
-        effect, everybodys = self.effects.get(metric) or Effect(), self.balances.get(EVERYBODY) or Balance()
+        effect, total_balance = self.effects.get(metric) or Effect(), self.balances.get(EVERYBODY) or Balance()
         for key, balance in self.balances.rows.items():
-            if key != EVERYBODY and 2 * balance.episodes < everybodys.episodes:
+            if key != EVERYBODY and 2 * balance.episodes < total_balance.episodes:
                 part = self.parts.get(f"{key}{SEPARATOR}{metric}")
                 if part is not None:
                     yield effect.without(part)

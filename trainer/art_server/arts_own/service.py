@@ -90,9 +90,11 @@ class ArtOwnService:
         self, request: TrainRequest, config: Mapping[str, Any], dev_config: Any
     ) -> AsyncIterator[dict[str, float]]:
         """Make one update with ART's own configuration; yield the metrics of its optimizer steps."""
-        given = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
+        train_values = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
         groups = art_groups(request.trajectories)
-        async for metrics in self._backend._train_model(self._model, groups, types.TrainConfig(**given), dev_config):
+        async for metrics in self._backend._train_model(
+            self._model, groups, types.TrainConfig(**train_values), dev_config
+        ):
             yield metrics
 
     def loaded(self) -> tuple[int, ...]:

@@ -51,8 +51,8 @@ WORD_SPLITS: dict[str, Callable[[], Any]] = {
 
 def plan_gguf(path: Path) -> int:
     """Return how many bytes the float32 weights will take. ConfigurationError for a file that cannot be converted."""
-    with path.open("rb") as opened:
-        if opened.read(len(MAGIC)) != MAGIC:
+    with path.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
             raise ConfigurationError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}")
     reader = _open(path)
     _require_known_sizes(path, reader)

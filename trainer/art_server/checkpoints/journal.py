@@ -113,13 +113,13 @@ class Journal:
             case "started":
                 self._open[entry["batch_hash"]] = _Started(entry["base_version"], entry["serves"])
             case "done":
-                started = self._open.pop(entry["batch_hash"], None)
+                open_entry = self._open.pop(entry["batch_hash"], None)
                 self._failures.pop(entry["batch_hash"], None)
                 result = from_json(TrainResult, entry["result"])
                 self._results[entry["batch_hash"]] = result
                 if result.state == "completed":
                     self.head = result.version
-                    if started is not None and started.serves:
+                    if open_entry is not None and open_entry.serves:
                         self._serve(result.version)
                     self._completions.setdefault(result.batch_hash, []).append(result)
             case "failed":

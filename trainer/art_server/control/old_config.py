@@ -46,8 +46,8 @@ def read_client_config(config: Mapping[str, Any], dev_config: Mapping[str, Any])
         )
     level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
     beta = beta_of(dev_config)
-    given = {"learning_rate": client.learning_rate, "kl_penalty_coef": client.kl_penalty_coef, BETA: beta}
-    unusable = [f"{name} {value}" for name, value in given.items() if not (math.isfinite(value) and value >= 0)]
+    client_values = {"learning_rate": client.learning_rate, "kl_penalty_coef": client.kl_penalty_coef, BETA: beta}
+    unusable = [f"{name} {value}" for name, value in client_values.items() if not (math.isfinite(value) and value >= 0)]
     if unusable:
         raise RejectedError(f"{', '.join(unusable)} would spoil every weight; give finite numbers of at least 0")
     ppo = bool(dev_config.get("ppo", False))

@@ -317,11 +317,11 @@ def _answering(handler: Handler) -> Handler:
     return answer
 
 
-def _parse_wait(given: str) -> float:
+def _parse_wait(text: str) -> float:
     try:
-        return min(float(given), wire.LONGEST_WAIT_S)
+        return min(float(text), wire.LONGEST_WAIT_S)
     except ValueError as error:
-        raise RejectedError(f"wait_s must be a number of seconds, not {given!r}") from error
+        raise RejectedError(f"wait_s must be a number of seconds, not {text!r}") from error
 
 
 def _respond(content: Any, status: int = 200) -> Response:

@@ -337,8 +337,8 @@ class _Endpoint:
             yield chunk
         self._served.completion_tokens += stream.sampled_tokens
         if model_request.stream_options and model_request.stream_options.include_usage:
-            counted = usage(choices.prompt_tokens, stream.sampled_tokens)
-            yield event({**self._envelope(kind, choices), "choices": [], "usage": counted})
+            usage_counts = usage(choices.prompt_tokens, stream.sampled_tokens)
+            yield event({**self._envelope(kind, choices), "choices": [], "usage": usage_counts})
         yield DONE
 
     def _envelope(self, kind: str, choices: Choices) -> dict[str, Any]:

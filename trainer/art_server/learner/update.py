@@ -165,12 +165,12 @@ class Learner:
         self, prepared: Sequence[TreeBatch], config: TrainConfig, references: list[Tensor] | None
     ) -> list[Tensor]:
         """As given, or with the centred k1 penalty, whose mean is over the whole step."""
-        given = [batch.advantages_N.to(self._device) for batch in prepared]
+        advantage_parts = [batch.advantages_N.to(self._device) for batch in prepared]
         if references is None or config.kl_estimator != "k1":
-            return given
+            return advantage_parts
         with torch.no_grad():
             current = [score(self.model, batch, device=self._device).logprobs_N for batch in prepared]
-        advantages_N = torch.cat(given)
+        advantages_N = torch.cat(advantage_parts)
         penalised_N = penalised_advantages(
             advantages_N,
             torch.cat(current),
@@ -178,7 +178,7 @@ class Learner:
             torch.ones_like(advantages_N, dtype=torch.bool),
             coefficient=config.kl_coefficient,
         )
-        return list(torch.split(penalised_N, [len(batch_advantages) for batch_advantages in given]))
+        return list(torch.split(penalised_N, [len(batch_advantages) for batch_advantages in advantage_parts]))
 
 
 def score_turns(

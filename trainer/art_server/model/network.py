@@ -110,11 +110,11 @@ class Attention(nn.Module):
         elif mask is not None and queries.shape[2] <= FOLDED_TOKENS:
             mixed = _folded_attention(queries, keys, values, mask, scale=self._scale)
         else:
-            seen = None if mask is None else mask[:, None]
+            attention_mask = None if mask is None else mask[:, None]
             mixed = functional.scaled_dot_product_attention(
                 queries,
                 *_repeat_for_heads(queries, keys, values),
-                attn_mask=seen,
+                attn_mask=attention_mask,
                 is_causal=mask is None,
                 scale=self._scale,
             )

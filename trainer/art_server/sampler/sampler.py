@@ -327,13 +327,13 @@ class Sampler:
         reason: FinishReason
         text: str | None = None
         cut: int | None = None
-        ended = request.token_ids[-1] in self._stop_ids and not parameters.ignore_eos
-        if request.text is not None and not ended:
+        has_ended = request.token_ids[-1] in self._stop_ids and not parameters.ignore_eos
+        if request.text is not None and not has_ended:
             request.text.add(request.token_ids[-1])
             if find_stop(request.text.text, parameters.stop) is not None:
                 text = self._decode_text(request)
                 cut = find_stop(text, parameters.stop)
-        if ended or cut is not None:
+        if has_ended or cut is not None:
             reason = "stop"
         elif len(request.token_ids) >= parameters.max_tokens:
             reason = "length"

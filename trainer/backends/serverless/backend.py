@@ -210,45 +210,46 @@ class ServerlessBackend(JournaledBackend):
 
     async def _settle_earlier(self, request: TrainRequest) -> TrainResult | None:
         """Find out what became of the batch that was sent before; return the result if it is this one."""
-        sent = self._sent_batch
-        if sent is None:
+        sent_batch = self._sent_batch
+        if sent_batch is None:
             return None
-        is_this_one = sent.draft.batch_hash == request.batch_hash
+        is_this_one = sent_batch.draft.batch_hash == request.batch_hash
         try:
-            result = await self._settle(sent)
+            result = await self._settle(sent_batch)
         except RejectedError:
             if is_this_one:
                 raise
             return None
         return result if is_this_one else None
 
-    async def _settle(self, sent: SentBatch, began_s: float | None = None) -> TrainResult | None:
+    async def _settle(self, sent_batch: SentBatch, began_s: float | None = None) -> TrainResult | None:
         """Return the result of a batch that was sent, when it has one; None if it is to be sent again.
 
         UnavailableError if that is open, or the job failed; RejectedError if it trained nothing.
         """
-        batch_hash = sent.draft.batch_hash
-        job = FORGOTTEN if sent.job_id is None else await self._follower.follow_job(sent.job_id)
+        batch_hash = sent_batch.draft.batch_hash
+        job = FORGOTTEN if sent_batch.job_id is None else await self._follower.follow_job(sent_batch.job_id)
         bound_s = 0.0 if job.state == "failed" else self._follower.settle_s
         if job.state == "forgotten":
             waited_for = "batch %s may have been sent: a checkpoint after step %d is waited for, at most %g s"
-            logger.warning(waited_for, batch_hash, sent.step_before, bound_s)
+            logger.warning(waited_for, batch_hash, sent_batch.step_before, bound_s)
         checkpoint = await self._follower.wait_for_checkpoint(
-            self.service_model, step_before=sent.step_before, batch_hash=batch_hash, bound_s=bound_s
+            self.service_model, step_before=sent_batch.step_before, batch_hash=batch_hash, bound_s=bound_s
         )
         if checkpoint is not None:
-            return self._record_version(sent, job, checkpoint, began_s)
+            return self._record_version(sent_batch, job, checkpoint, began_s)
         if job.state == "ended" and job.gradient_steps:
             raise UnavailableError(
-                f"job {sent.job_id} of batch {batch_hash} ended after {job.gradient_steps} optimizer steps, and no "
-                f"checkpoint after step {sent.step_before} has come within {bound_s:g} s; look at the job at W&B"
+                f"job {sent_batch.job_id} of batch {batch_hash} ended after {job.gradient_steps} optimizer steps, and "
+                f"no checkpoint after step {sent_batch.step_before} has come within {bound_s:g} s; look at the job at "
+                "W&B"
             )
         if job.state == "forgotten":  # the journal keeps it until a batch is sent: its checkpoint may still come
             logger.warning("no checkpoint came of batch %s; it is sent again", batch_hash)
             return None
         self._record({"kind": "not_trained", "batch_hash": batch_hash})
         if job.state == "failed":
-            raise UnavailableError(f"job {sent.job_id} of batch {batch_hash} failed at W&B: {job.message}")
+            raise UnavailableError(f"job {sent_batch.job_id} of batch {batch_hash} failed at W&B: {job.message}")
         raise RejectedError(f"W&B found nothing to train in batch {batch_hash}, although it was admitted")
 
     def _record_version(

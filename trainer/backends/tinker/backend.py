@@ -186,11 +186,11 @@ class TinkerBackend(JournaledBackend):
 
     async def _take_run(self, base_version: int) -> TrainingRun:
         """Return a run that is at the base: the one of the step before, or a new one from the saved state."""
-        taken, self._open_run = self._open_run, None
-        if taken is not None and taken[0] == base_version:
-            return taken[1]
-        if taken is not None:
-            await taken[1].close()
+        open_run, self._open_run = self._open_run, None
+        if open_run is not None and open_run[0] == base_version:
+            return open_run[1]
+        if open_run is not None:
+            await open_run[1].close()
         return await self.service.resume_run(self.weights_tree.checkpoints[base_version])
 
     async def _train_run(self, run: TrainingRun, request: TrainRequest, admitted: Admitted) -> dict[str, float]:

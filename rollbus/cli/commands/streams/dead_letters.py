@@ -58,10 +58,10 @@ def show(settings: Settings, origin: str) -> None:
 
     require_topics(settings, "dead-letters")
     letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
-    picked = select_letters(letters, origins=[origin], namespace=settings.namespace)
-    if not picked:
+    chosen_letters = select_letters(letters, origins=[origin], namespace=settings.namespace)
+    if not chosen_letters:
         raise ConfigurationError(f"no dead letter of {origin}; see `rollbus dead-letters list`")
-    for letter in picked:
+    for letter in chosen_letters:
         for name, value in describe_letter(letter):
             echo(f"{name:14}{value}")
 

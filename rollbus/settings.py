@@ -283,7 +283,7 @@ class Settings(Section):
         """
         if self.insecure and host not in LOCAL_NAMES:
             raise ConfigurationError(
-                f"`insecure: true` serves everybody, and {host} is no loopback address; set a token"
+                f"`insecure: true` serves everybody, and {host} is not a loopback address; set a token"
             )
         if self.insecure:
             logger.warning("INSECURE: every program and every user of this machine is served without a token")

@@ -42,7 +42,7 @@ class StackSection(BaseModel):
         try:
             first = _PORT.validate_python(values.get("kafka_port", KAFKA_PORT) if isinstance(values, dict) else None)
         except ValidationError:
-            return values  # one that is no port is one mistake, and not five
+            return values  # one that is not a port is one mistake, and not five
         if first == KAFKA_PORT:
             return values
         return {**{name: first + place for place, name in enumerate(FOLLOWING_PORTS, start=1)}, **values}

@@ -39,7 +39,7 @@ def parse_json(
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def stable_id(kind: str, *parts: object) -> str:

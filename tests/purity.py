@@ -212,7 +212,7 @@ def _names_of_the_world(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _full_name(node: ast.expr, origins: Mapping[str, str]) -> str | None:
-    """Return what an expression such as `dt.now` names in full; None where it is no such expression."""
+    """Return what an expression such as `dt.now` names in full; None where it is not such an expression."""
     if isinstance(node, ast.Name):
         return origins.get(node.id) or (node.id if node.id in BUILT_IN else None)
     if isinstance(node, ast.Attribute) and (owner := _full_name(node.value, origins)) is not None:

@@ -80,7 +80,7 @@ def test_every_task_and_thread_has_an_owner_or_is_awaited_where_it_starts() -> N
 
 
 class Panic(BaseException):
-    """What an extension in Rust raises when it panics is no Exception."""
+    """What an extension in Rust raises when it panics is not an Exception."""
 
 
 async def _return() -> None:

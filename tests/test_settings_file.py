@@ -185,7 +185,7 @@ def test_a_mistake_is_shown_with_its_place(
     ids=range(26),
 )
 def test_an_invalid_value_is_named_with_its_setting(tmp_path: Path, text: str, message: str) -> None:
-    """An empty token is no wish for none, and a number without end trains nothing."""
+    """An empty token is not a wish for none, and a number without end trains nothing."""
     with pytest.raises(ConfigurationError, match=message):
         load_settings(Settings, write(tmp_path, text), {})
 

@@ -111,7 +111,7 @@ class TrainerSettings(TrainerSection):
     alarm_window_steps: int = WINDOW_STEPS
     """Of the alarm: the median of so many steps is compared with its limits."""
     max_skipped_in_a_row: int = 10
-    """If so many batches in a row train nothing, chance is no reason any more: the run stops."""
+    """If so many batches in a row train nothing, chance is not a reason any more: the run stops."""
     poll_interval_s: float = 0.5
     """How long an ART server may hold a question whether a batch has ended, which it answers at once if it has."""
     batch_wait_s: float = 1.0

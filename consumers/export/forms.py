@@ -66,7 +66,7 @@ def tool_schemas(tools: str) -> list[Any] | None:
     except ValueError:  # withheld or masked
         schemas = ()
     if schemas is not None and not isinstance(schemas, list):
-        raise UnfitRowError("with tool schemas that are no JSON list")
+        raise UnfitRowError("with tool schemas that are not a JSON list")
     return schemas or None
 
 
@@ -106,7 +106,7 @@ def _as_object(arguments: Any) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise UnfitRowError("with arguments that are no JSON object")
+        raise UnfitRowError("with arguments that are not a JSON object")
     if not is_unicode(json.dumps(value, ensure_ascii=False)):
         raise UnfitRowError(HALF_CHARACTER)
     return value

@@ -44,7 +44,7 @@ def recorded_twin(http: Any, capture: Capture) -> Any:
     modules = [module for name in MODULES if (module := sys.modules.get(name)) is not None]
     is_async = any(isinstance(http, module.AsyncClient) for module in modules)
     if not is_async and not any(isinstance(http, module.Client) for module in modules):
-        raise TypeError(f"{cls.__name__} is no client of httpx")
+        raise TypeError(f"{cls.__name__} is not a client of httpx")
     send = _recording(cls.send, capture, [True], is_async=is_async)
     names = {"send": send, "capture": capture, "original": http, "__del__": _stay_open}
     twin: Any = object.__new__(type(TWIN, (cls,), names))

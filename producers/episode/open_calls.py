@@ -1,7 +1,7 @@
 """The model's calls of tools that no recorded tool has answered: they name the call where a framework does not.
 
 A tool without a call id gets that of the oldest open call with its name and equal arguments, and the arguments as the
-model wrote them. One with an id gets these where its own are no object: some tracing tools keep only a value of it.
+model wrote them. One with an id gets these where its own are not an object: some tracing tools keep only a value of it.
 Others keep how Python's function was called, `{"kwargs": {…}}`, which stands for its keywords.
 Belongs to the recorder's own thread, to which an episode's events come in their order.
 """

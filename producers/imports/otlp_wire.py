@@ -31,7 +31,7 @@ def read_body(signal: str, body: bytes, *, is_json: bool) -> dict[str, Any]:
     try:
         request.ParseFromString(body)
     except DecodeError as error:
-        raise ForeignDocumentError(f"the body is no {type(request).__name__} ({error})") from error
+        raise ForeignDocumentError(f"the body is not an {type(request).__name__} ({error})") from error
     return read_message(request)
 
 

@@ -1,8 +1,8 @@
 """Whole traces → records on the broker, acknowledged before the store marks them as sent.
 
-A turn that is larger than a record may be goes without its content; a trace with any other record of such a size, or
-that is no trace of its format, is left out and counted. Each record names the principal whose token brought what it is
-made of, and a reward by one that may report none is left out and counted.
+A turn that is larger than a record may be goes without its content; a trace with any other record of such a size
+is left out and counted, and so is one that is not of its format. Each record names the principal whose token came with
+its data. A reward by a principal that may not report any is left out and counted.
 """
 
 import asyncio

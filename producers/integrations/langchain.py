@@ -30,7 +30,7 @@ Model = TypeVar("Model")
 NAMES = ("lc_agent_name", "langgraph_node")
 """Where a run's metadata names the agent that asks; where it has no name, its node does: all agents' is `model`."""
 NO_ERROR, PAUSE = "GraphBubbleUp", "GraphInterrupt"
-"""LangGraph's exceptions that are no errors, such as where a graph above goes on; of them, those that ask a person."""
+"""LangGraph's exceptions that are not errors, such as where a graph above goes on; of them, those that ask a person."""
 RESUME = "Command"
 """What a run is given in place of its input to go on with what an earlier one has paused."""
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))

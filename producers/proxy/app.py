@@ -322,7 +322,7 @@ def _token_of(headers: Mapping[str, str]) -> str:
 
 
 def _needs(head: RequestHead) -> Grant:
-    """Return what a principal must be allowed: a reward is no part of recording."""
+    """Return what a principal must be allowed: a reward is not part of recording."""
     is_reward = head.path == "/rollbus/feedback" or (
         head.path.startswith("/rollbus/episodes/") and head.path.endswith("/reward") and "/v1/" not in head.path
     )

@@ -131,7 +131,7 @@ class Spool:
     def read_oldest(self) -> list[Outbound]:
         """Return the records of the oldest segment, which takes no more from now on, and cut off its torn tail.
 
-        Bytes that are no record are counted in `torn_bytes`. Raises OSError where the file cannot be read.
+        Bytes that are not a record are counted in `torn_bytes`. Raises OSError where the file cannot be read.
         """
         if not self._segments:
             return []

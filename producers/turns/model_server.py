@@ -9,7 +9,7 @@ MOST_SERVERS = 256
 
 @lru_cache(MOST_SERVERS)
 def server_of(address: str) -> str:
-    """Return scheme, host and port; empty for what is no address. Credentials, path and query may hold secrets."""
+    """Return scheme, host and port; empty for what is not an address. Credentials, path and query may hold secrets."""
     try:
         parts = urlsplit(address)
     except ValueError:

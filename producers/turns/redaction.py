@@ -202,7 +202,7 @@ def _is_readable(part: Any) -> bool:
 
 
 def _find_unrecorded_fields(message: Any) -> Any:
-    """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
+    """Return the fields of a message that its record lacks, or the whole where it is not a mapping."""
     fields = plain(message)
     recorded_fields = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}
     other_fields = {name: value for name, value in fields.items() if name not in recorded_fields and value is not None}

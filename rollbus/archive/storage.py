@@ -58,7 +58,7 @@ class Storage:
                 self._fs.pipe_file(self._path(name), data, mode="create")
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; a file that is gone already is no error."""
+        """Delete files; a file that is gone already is not an error."""
         for name in names:
             with self._errors("deleted", name), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(name))

@@ -120,7 +120,7 @@ def as_number(value: object) -> float | None:
 
 
 def step_rewards(item: Any) -> list[float] | None:
-    """Return the rewards of an evaluated example's steps; None where they are no numbers."""
+    """Return the rewards of an evaluated example's steps; None where they are not numbers."""
     values = getattr(item, "shaped_rewards", None)
     try:
         numbers = [as_number(value) for value in (() if values is None else values)]

@@ -19,7 +19,7 @@ from rollbus.terminal.output import Console, echo
 from rollbus.terminal.silence import SILENCE
 
 LEAST_SHARE = 0.05
-"""Of the whole, before the time that is left is estimated: the first of many that run at once are no pace."""
+"""Of the whole, before the time that is left is estimated: the first of many that run at once are not a pace."""
 MINUTE_S, HOUR_S = 60, 3600
 
 

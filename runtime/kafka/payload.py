@@ -1,7 +1,7 @@
 """Locations → the trajectories that are there, later revisions of their rewards, or scores, by assign and seek.
 
 Stages that ask somebody about whole trajectories, replays and the trainer read by it. What retention removed, what an
-aborted transaction left and what is no trajectory is missing from the answer; a broker that does not answer is an
+aborted transaction left and what is not a trajectory is missing from the answer; a broker that does not answer is an
 error, since "lost" is final for a member and "away" is not.
 """
 

@@ -312,10 +312,10 @@ class MetricConfig(Config):
     """Bounds; a value outside is counted as clipped, and taken as the bound."""
     goal: Literal["more", "less"]
     tolerance: float = Field(default=0.0, ge=0)
-    """How much worse is no reason to act, in the metric's own unit."""
+    """How much worse is not a reason to act, in the metric's own unit."""
     on_worse: Literal["quarantine", "hold", "notify"] = "quarantine"
     min_episodes: int = Field(default=1, ge=0, exclude_if=_is_one)
-    """Of the canary, in which it is known, before each next step: what stopped coming is no proof that all is well."""
+    """Of the canary, in which it is known, before each next step: what stopped coming is not proof that all is well."""
 
     def contradictions(self, components: Collection[str]) -> list[str]:
         """Return what in these settings cannot be meant."""
@@ -353,7 +353,7 @@ class CheckConfig(Config):
     metric: str
     goal: Literal["more", "less"] = "more"
     tolerance: float = Field(default=0.0, ge=0)
-    """How much worse than the serving version's is no reason to act, in the metric's own unit."""
+    """How much worse than the serving version's is not a reason to act, in the metric's own unit."""
     limit: float | None = None
     """Compare with this number instead: less is worse where the goal is `more`, and more where it is `less`."""
     on_worse: Literal["quarantine", "hold", "notify"] = "quarantine"

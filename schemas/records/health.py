@@ -28,7 +28,7 @@ class Heartbeat:
     beat_at_ms: int
     """The process's own clock: its difference from the broker's is the error of the clock, and the way."""
     is_last: bool = False
-    """True if the process ends as it was asked to; silence after it is no death."""
+    """True if the process ends as it was asked to; silence after it is not a death."""
     holds: tuple[str, ...] = ()
     """Partitions of stages, a run, a model: what no other process works on meanwhile."""
     positions: Mapping[str, int] = field(default_factory=dict)

@@ -29,7 +29,7 @@ def _without_spacing(tool_calls: str) -> str:
         for call in calls:
             call["function"]["arguments"] = canonical_json(json.loads(call["function"]["arguments"]))
         text = canonical_json(calls)
-        text.encode()  # half a character that the model wrote as an escape is no UTF-8, so it stays one
+        text.encode()  # half a character that the model wrote as an escape is not UTF-8, so it stays one
     except (ValueError, TypeError, KeyError, RecursionError):  # not in OpenAI's form, no JSON, or nested too deep
         return tool_calls
     return text

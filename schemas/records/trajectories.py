@@ -196,7 +196,7 @@ class Trajectory:
 
 
 def call_ids(turn: Turn) -> Iterator[str]:
-    """Yield the texts that a turn's calls of tools have as their own fields, such as `id`; none where they are no JSON.
+    """Yield the texts that a turn's calls of tools have as their own fields, such as `id`; none if they are not JSON.
 
     Their arguments hold anything, and one id may begin another: a search in the whole text finds too much.
     """

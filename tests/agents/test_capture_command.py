@@ -267,4 +267,4 @@ def test_a_python_without_rollbus_is_named_with_the_install_command(tmp_path: Pa
 def test_an_unknown_verb_is_named_with_the_nearest_one(tmp_path: Path) -> None:
     completed = subprocess.run([ROLLBUS, "run", "lst"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert completed.returncode == 2
-    assert "No such command 'lst'. Did you mean 'list'? It is no program either." in completed.stderr
+    assert "No such command 'lst'. Did you mean 'list'? It is not a program either." in completed.stderr

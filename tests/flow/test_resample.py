@@ -36,7 +36,7 @@ TRAFFIC = {"example_id": None}
 
 
 class Panic(BaseException):
-    """What an extension in Rust raises when it panics is no Exception."""
+    """What an extension in Rust raises when it panics is not an Exception."""
 
 
 def make_flow() -> Flow:

@@ -341,7 +341,7 @@ def test_the_first_attempts_of_a_task_say_what_they_wait_for() -> None:
         "32 episodes have a reward and are in no group yet: the first attempts of a task wait until two of their "
         "rewards differ, in each partition, and 10 min at most"
     )
-    assert funnel(count(2, "", 8), count(4, "", 32)).notices == (), "an attempt on its way is no news"
+    assert funnel(count(2, "", 8), count(4, "", 32)).notices == (), "an attempt on its way is not news"
     named = FunnelSettings(RunConfig(grouping=GroupingConfig(strategy="by_example")))
     assert funnel(count(2, "", 32), settings=named).notices == ()
 

@@ -40,7 +40,7 @@ def bombs() -> Mapping[str, tuple[bytes, int]]:
         "lz4": (make_batch([zeros], 3), 1),
         "snappy": (make_batch([zeros], 2), 1),
         "a bomb and a record": (make_batch([zeros, good], 4), 2),
-        "a header that is no text": (make_batch([make_record(0, b"k", b"v", [(b"\xff\xfe", b"x")])], 0), 1),
+        "a header that is not a text": (make_batch([make_record(0, b"k", b"v", [(b"\xff\xfe", b"x")])], 0), 1),
         "an offset far ahead": (make_batch([make_record(2**31 - 2, b"k", b"v")], 0), 1),
         "an offset before": (make_batch([make_record(-7, b"k", b"v")], 0), 1),
         "very many headers": (make_batch([make_record(0, b"k", b"v", [(b"", None)] * 600_000)], 4), 1),
@@ -92,7 +92,7 @@ async def test_a_worker_continues_past_unreadable_batches(kafka: str, namespace:
         for name in (
             "zstd",
             "a bomb and a record",
-            "a header that is no text",
+            "a header that is not a text",
             "very many headers",
             "an offset far ahead",
         ):

@@ -181,7 +181,7 @@ TIGHTER_LIMITS = [f"SELECT 1 SETTINGS {name} = {int(limit) // 2}" for name, limi
 
 
 def test_a_reader_can_tighten_limits_but_not_loosen_them(role: Role) -> None:
-    """A limit of 0 is no limit for ClickHouse."""
+    """A limit of 0 is not a limit for ClickHouse."""
     users = (role.folder / "users.xml").read_text()
     (role.folder / "users.xml").write_text(users.replace("<readonly>1</readonly>", "<readonly>2</readonly>"))
     try:

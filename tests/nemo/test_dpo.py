@@ -155,7 +155,7 @@ async def test_pairs_reach_the_customizer_and_its_job_is_the_runs(
         async with opened(plan, memory_bus(plan), Endpoint()) as components:
             statuses = await run_epochs(components)
             metrics = await components.trainer.get_metrics("any")
-            assert not components.run.log.view.trajectories, "pairs are no episodes"
+            assert not components.run.log.view.trajectories, "pairs are not episodes"
     assert [(status.status, status.backend) for status in statuses] == [
         (TrainingStatusEnum.COMPLETED, "nemo-customizer")
     ]

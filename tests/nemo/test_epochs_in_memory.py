@@ -184,7 +184,7 @@ async def test_an_example_that_always_fails_costs_that_example_only(
 
 
 def unsure(item: EvalInputItem) -> float | None:
-    """No score is no zero."""
+    """A missing score is not a zero."""
     return None if item.id == "e1" else float(int(item.output_obj) % 2 == 0)
 
 

@@ -1,4 +1,4 @@
-"""What users of other frameworks complain of: scores that are no numbers, judges that say nothing, branched calls."""
+"""What users of other frameworks complain of: scores that are not numbers, judges that say nothing, branched calls."""
 
 import asyncio
 import math

@@ -24,7 +24,7 @@ GAMES, EPOCHS, TRIES, STEP = 4, 3, 3, "game_move"
 
 
 class Player(Endpoint):
-    """Takes a free cell; every fifth answer is no move."""
+    """Takes a free cell; every fifth answer is not a move."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = super().answer(request)

@@ -27,7 +27,7 @@ def test_every_row_arrives_as_it_was_recorded(layout: str, tmp_path: Path) -> No
         _, left_out, line = write_export(folder, [*chosen, *CHANGED_EPISODES], **request)
         assert left_out == {
             "not text": 1,
-            f"{what} with arguments that are no JSON object": 1,
+            f"{what} with arguments that are not a JSON object": 1,
             f"{what} {HALF_CHARACTER}": 1,
             "rows with a whole number of more than 64 bits, which the reader refuses": 1,
             "rows with a number that the reader would change": 1 + len(changed),

@@ -43,7 +43,7 @@ def test_axolotl_tokenizes_what_was_recorded(tmp_path: Path) -> None:
 def test_nemo_tokenizes_what_was_recorded(tmp_path: Path) -> None:
     chosen, arriving = read_through_all()
     _, left_out, _ = write_export(tmp_path, chosen, reader="nemo", kind="sft")
-    no_object = "conversations with arguments that are no JSON object"
+    no_object = "conversations with arguments that are not a JSON object"
     assert left_out == {"not text": 1, f"conversations {HALF_CHARACTER}": 1, no_object: 1}
     write_truth(tmp_path, arriving)
     printed = run_check("nemo", "check_nemo", tmp_path)

@@ -54,7 +54,7 @@ test("axe finds nothing serious in a conversation of hostile texts", async () =>
   await sound("hostile");
 });
 
-test("axe finds nothing serious where losses are no numbers, nor in the comparison of two runs", async () => {
+test("axe finds nothing serious where losses are not numbers, nor in the comparison of two runs", async () => {
   await open("#/", { address: BROKEN, bypassCSP: true });
   await card("metric loss").locator("canvas").waitFor();
   await sound("broken losses");

@@ -93,7 +93,7 @@ test("numbers keep the digits that they were written with", async () => {
   assert.match(await card("raw tool_calls").locator("pre").innerText(), /"order": 12345678901234567890,\s+"price": 1\.10/);
 });
 
-test("a log-prob that is no number is in no mean", async () => {
+test("a log-prob that is not a number is in no mean", async () => {
   await conversation();
   const turn = card("conversation").locator('[data-kind="TurnRecorded"]').nth(15);
   assert.match(await turn.locator(".legend").innerText(), /2 tokens, mean log-prob -1, in all -1 of the 1 that have one/);

@@ -313,10 +313,10 @@ test("what was found can be exported by the command that is shown, of the run an
   await page.waitForFunction(() => /of 3,752,/.test(document.querySelector('[data-card="found"]')?.innerText));
 });
 
-test("a loss that is no number breaks its line, has a red mark at its step, and is counted on the card and at the top", async () => {
+test("a loss that is not a number breaks its line, has a red mark at its step, and is counted on the card and at the top", async () => {
   await open("#/", { address: BROKEN });
   assert.match(await text("metric loss"), /No number in 2 steps, from step 8 on: NaN or infinite/);
-  assert.match(await page.locator(".figures").innerText(), /2 with a loss that is no number/);
+  assert.match(await page.locator(".figures").innerText(), /2 with a loss that is not a number/);
   assert.equal(await card("steps").getByText("no number").count(), 2);
   await card("metric loss").locator("canvas").waitFor();
   const { losses, reds } = await card("metric loss").locator(".plot").evaluate(({ plot }) => {

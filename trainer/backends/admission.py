@@ -26,7 +26,7 @@ KERNEL_NATS = 0.01
 ROUNDING_NATS = 0.125
 """Nats by which one token's log-prob in bfloat16 may be off: the distance of two logits between 16 and 32."""
 CERTAIN = 2.0
-"""Standard errors of such a mean, beyond which it is no chance."""
+"""Standard errors of such a mean, beyond which it is not chance."""
 CUT_NATS = 2.3
 """A server that leaves tokens out keeps more than a tenth of the probability: exp(−2.3)."""
 UNKNOWN_CAUSE = (
@@ -67,7 +67,7 @@ class Agreement:
 
     def is_beyond(self, most: float) -> bool:
         """Say whether the source differs by more than that, and by more than rounding explains."""
-        return not self.difference <= most + self.rounding  # NaN is no agreement
+        return not self.difference <= most + self.rounding  # NaN is not agreement
 
 
 def compare_logprobs(source: str, version: int, differences: Sequence[float]) -> Agreement:

@@ -209,7 +209,7 @@ class Backend(Protocol):
         ...
 
     async def cancel(self, batch_hash: str) -> JobStatus:
-        """A pending job is canceled; a running one runs to its end (half an update is no update)."""
+        """A pending job is canceled; a running one runs to its end (half an update is not an update)."""
         ...
 
     async def journal(self, batch_hash: str) -> TrainResult | None:

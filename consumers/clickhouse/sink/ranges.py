@@ -22,7 +22,7 @@ from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 
 STAGE = "sink"
 NO_MARK = LogMark("", "")
-"""Of a range that was read from an archive: it is no proof of where its log is now."""
+"""Of a range that was read from an archive: it is not proof of where its log is now."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ SPAN_NAMES = {"model": "model.name", "model_parameters": "model.parameters"}
 
 
 def read_agent(name: str, fields: Fields) -> str | None:
-    """Return the name of the agent that a span is, else the span's; None where it is no agent."""
+    """Return the name of the agent that a span is, else the span's; None where it is not an agent."""
     if fields.text("haystack.component.type") == "Agent":
         return fields.text(HAYSTACK_COMPONENT) or name
     if _observation_kind(fields) in langfuse.AGENTS:

@@ -99,7 +99,7 @@ class ImportedScore:
 
 
 def score_number(value: Any) -> float | None:
-    """Return a score as a reward takes it, true and false as 1 and 0; None where it is no finite number."""
+    """Return a score as a reward takes it, true and false as 1 and 0; None where it is not a finite number."""
     number = float(value) if isinstance(value, bool) else number_of(value)
     return number if number is not None and math.isfinite(number) else None
 

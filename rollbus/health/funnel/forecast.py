@@ -94,7 +94,7 @@ def _measure_pace(numbers: FunnelNumbers, most: int) -> float:
     """
     times_ms = numbers.run.recent_groups_ms
     begin_ms = max(numbers.recent_ms, numbers.run.first_group_ms, *times_ms[most - 1 : most])
-    begin_ms = min(begin_ms, numbers.now_ms - 60_000)  # a minute at least: two groups in a second are no pace
+    begin_ms = min(begin_ms, numbers.now_ms - 60_000)  # a minute at least: two groups in a second are not a pace
     return sum(time_ms >= begin_ms for time_ms in times_ms) * HOUR_MS / (numbers.now_ms - begin_ms)
 
 

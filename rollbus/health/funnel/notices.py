@@ -62,7 +62,7 @@ PRODUCER_LOSSES: Mapping[str, DropWords] = {
 """Counter of a recorder, without its reason → what is lost, and what to do."""
 REPORTS_ASTRAY = ("unread_rewards", "late_rewards", "waiting_reports")
 PRINCIPAL = "principal"
-"""The source of a share that is no label: whose token signed the episode."""
+"""The source of a share that is not a label: whose token signed the episode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Reach:
 def find_reach(functions: bytes, table_functions: bytes) -> Reach:
     """Return what is refused, from the answers to `FUNCTIONS` and `TABLE_FUNCTIONS`."""
     listed = [row for row in map(json.loads, functions.splitlines()) if row["origin"] == "System"]
-    listed.sort(key=lambda row: row["alias_to"] == "")  # of `timeZone` and `timezone` the one that is no alias
+    listed.sort(key=lambda row: row["alias_to"] == "")  # of `timeZone` and `timezone` the one that is not an alias
     rows = {row["name"].lower(): row for row in listed}
     allowed = {name for name in rows if _is_allowed(name, rows)} - READ_AS_SQL
     of_tables = {json.loads(line)["name"].lower() for line in table_functions.splitlines()} - TABLES_FROM_NOTHING

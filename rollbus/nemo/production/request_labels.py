@@ -39,7 +39,7 @@ def identity_header_of(builder: Builder) -> str | None:
 
 def _user_of(headers: Headers, identity_header: str | None) -> str | None:
     request = Request({"type": "http", "headers": headers.raw})
-    with suppress(ValueError):  # the server has refused what is no user, or takes it for none
+    with suppress(ValueError):  # the server has refused what is not a user, or takes it for none
         user = UserManager.extract_user_from_connection(request, identity_header=identity_header)
         return None if user is None else user.get_user_id()
     return None

@@ -168,7 +168,7 @@ class Asker:
                 answer = await value
                 value = await self._threads.call(lambda: _draw_values(answer, subject)) if _is_drawn(answer) else answer
             return _check_answer(subject, value, context.name)
-        except BaseException as error:  # a user's function may raise anything; Rust's panics are no Exception
+        except BaseException as error:  # a user's function may raise anything; Rust's panics are not an Exception
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise  # this task was cancelled, and not one inside the function
             return _error_answer(context.name, error)
@@ -241,14 +241,14 @@ def _check_turns(values: TurnValues, name: str) -> ComponentAnswer:
             )
         if not isinstance(turn.hint, str):
             return _failed_answer(
-                f"reward {name!r} gave turn {turn.turn_event_id} a hint that is no text: {turn.hint!r:.200}"
+                f"reward {name!r} gave turn {turn.turn_event_id} a hint that is not a text: {turn.hint!r:.200}"
             )
         if not isinstance(turn.share, int | float) or not computable(turn.share):
             return _failed_answer(f"reward {name!r} gave turn {turn.turn_event_id} the share {turn.share!r:.200}")
         texts = (turn.turn_event_id, turn.event_id, turn.signal)
         if not all(isinstance(text, str) and SEPARATOR not in text for text in texts):
             return _failed_answer(
-                f"reward {name!r} gave a turn {texts!r:.200}, which are no ids of events and a signal"
+                f"reward {name!r} gave a turn {texts!r:.200}, which are not ids of events and a signal"
             )
     answer = _check_value(values.total, name)
     if answer.error:

@@ -28,7 +28,7 @@ _UNSPACED = (
     "\u3005-\u3007\u3040-\u30ff\uff66-\uff9f"  # kana
     "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
-_INDIC = "\u0900-\u0963\u0966-\u0dff"  # with their vowel signs, which are no letters; without the end of a sentence
+_INDIC = "\u0900-\u0963\u0966-\u0dff"  # with their vowel signs, which are not letters; without the end of a sentence
 _ASCII_WORD = re.compile(r"\w+")
 _WORD = re.compile(
     rf"[^\W{_UNSPACED}{_INDIC}]+|[{_INDIC}]+|[{_UNSPACED}](?=([{_UNSPACED}]))|(?<![{_UNSPACED}])[{_UNSPACED}](?![{_UNSPACED}])"

@@ -42,15 +42,15 @@ def test_readers_that_parse_arguments_get_them_as_the_model_wrote_them() -> None
 def test_arguments_that_are_not_an_object_are_refused(arguments: str) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}
     for form in (for_templates, for_nemo, for_openai):
-        with pytest.raises(UnfitRowError, match="no JSON object"):
+        with pytest.raises(UnfitRowError, match="not a JSON object"):
             form([message])
 
 
 def test_json_that_is_nested_too_deep_is_refused() -> None:
     arguments = '{"a": ' * 100_000 + "1" + "}" * 100_000
-    with pytest.raises(UnfitRowError, match="no JSON object"):
+    with pytest.raises(UnfitRowError, match="not a JSON object"):
         for_templates([{"role": "assistant", "content": None, "tool_calls": [call_with(arguments)]}])
-    with pytest.raises(UnfitRowError, match="no JSON list"):
+    with pytest.raises(UnfitRowError, match="not a JSON list"):
         tool_schemas("[" * 100_000 + "]" * 100_000)
 
 
@@ -75,5 +75,5 @@ def test_tool_schemas_are_a_list() -> None:
     assert tool_schemas("") is None
     assert tool_schemas('[{"type": "function"}]') == [{"type": "function"}]
     for text in ("{}", "[withheld 9f2c]"):
-        with pytest.raises(UnfitRowError, match="no JSON list"):
+        with pytest.raises(UnfitRowError, match="not a JSON list"):
             tool_schemas(text)

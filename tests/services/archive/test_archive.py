@@ -221,7 +221,7 @@ def test_a_forgotten_person_leaves_the_archive_and_does_not_come_back(archive_jo
 
 
 def archived_bytes(url: str, needle: bytes) -> int:
-    """How many records have a key of this name and are no exclusion."""
+    """How many records have a key of this name and are not an exclusion."""
     log = archived_log(open_archive(url))
     return sum(
         record.key == needle and b"forgotten on request" not in (record.value or b"")

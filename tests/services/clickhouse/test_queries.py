@@ -456,7 +456,7 @@ def test_drops_are_counted_once_each(filled: ClickHouseSettings) -> None:
 def test_feedback_delay_counts_each_report_once(filled: ClickHouseSettings) -> None:
     (row,) = answer(filled, "feedback_delay")
     assert (row["task"], row["reward"], row["reports"], row["p50_ms"]) == ("play", "reward", 9, 30)
-    assert (row["after_the_end"], row["revised_a_trajectory"]) == (9, 0), "what revised e8 is no event of the log"
+    assert (row["after_the_end"], row["revised_a_trajectory"]) == (9, 0), "what revised e8 is not an event of the log"
 
 
 def test_evaluations_carry_their_intervals(filled: ClickHouseSettings) -> None:

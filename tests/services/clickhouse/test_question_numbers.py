@@ -80,7 +80,7 @@ def test_a_replay_of_scores_names_its_trajectories(settings: ClickHouseSettings)
 
 
 def test_a_reward_from_another_process_is_as_late_as_it_is(settings: ClickHouseSettings) -> None:
-    """Such a report does not know when its episode began, and says 0; a retraction is no reward."""
+    """Such a report does not know when its episode began, and says 0; a retraction is not a reward."""
     at_ms = START_MS + MINUTE_MS
     by_id = replace(make_reward("a", 1.0), event_id="r1", occurred_at_ms=at_ms, episode_started_at_ms=0)
     taken_back = replace(by_id, event_id="r2", value=None, retracted=True)

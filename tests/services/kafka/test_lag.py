@@ -80,7 +80,9 @@ async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str,
     sink = SinkSettings(kafka=settings.kafka, namespace=namespace)
     await ensure_topics(settings, [CountStage()])
     await send_events(settings, ["a", "b", "c", "d"], range(25))
-    await send(sink, [("drops", "main", b"one")])  # a topic without records, of which nothing is committed, is no row
+    await send(
+        sink, [("drops", "main", b"one")]
+    )  # a topic without records, of which nothing is committed, is not a row
     await commit(sink, "trainer.agent", "episode-events", 10)
     await delete_before(KafkaConnection(bootstrap_servers=kafka), {TopicPartition(f"{namespace}episode-events", 0): 20})
     stranger = AIOKafkaConsumer(

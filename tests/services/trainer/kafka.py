@@ -101,7 +101,7 @@ class TrainerWorld(KafkaWorld):
             validation=self.validation,
             retry_pauses_s=(0.2, 0.5, 1.0),
             max_off_policy_steps=self.max_off_policy_steps,
-            alarm=None,  # the payload was sampled by nobody, so its log-probs are no model's
+            alarm=None,  # the payload was sampled by nobody, so its log-probs are not a model's
             most_difference=0.0,
         )
 

@@ -93,7 +93,7 @@ async def test_a_question_in_no_live_configuration_is_refused_at_the_start() -> 
 
 
 async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
-    """What the judge said is no call of its own: a lag, or a slow read of the log, must not become a failed score."""
+    """The judge's answer is not a call of its own: a lag, or a slow read of the log, must not become a failed score."""
     hurried, trajectory = judged_by("Is it kind?", timeout_s=0.01), make_trajectory()
 
     async def find(hint: str, trajectory_id: str, revision: int, at_ms: int) -> Score | None:

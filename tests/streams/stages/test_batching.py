@@ -203,7 +203,7 @@ def test_a_batch_takes_the_groups_of_several_principals_in_turn() -> None:
     stepper.restore()
     (second,) = batches(stepper.feed(make_outcome(first)))
     assert named(second) == ["f2", "f3", "f4", "a2"]
-    assert batches(stepper.feed(make_outcome(second, step=2, base=1))) == [], "three are no batch"
+    assert batches(stepper.feed(make_outcome(second, step=2, base=1))) == [], "three are not a batch"
 
 
 def test_the_backlog_of_one_principal_drops_no_group_of_another() -> None:

@@ -65,7 +65,7 @@ def test_a_decision_is_made_at_the_tick_in_which_the_evidence_is_there() -> None
 
 @pytest.mark.parametrize("apart_ms", [-HOUR_MS, HOUR_MS])
 def test_episodes_of_a_clock_that_is_an_hour_apart_promote_nothing(apart_ms: int) -> None:
-    """Before the canary began they are no evidence; later than now they count by the present share alone."""
+    """Before the canary began they are not evidence; later than now they count by the present share alone."""
     delivery = Delivery(run_of(steps=(0.2, 0.9), min_episodes=5, margin=0.9, metrics=()))
     now_ms = START_MS + int(delivery.now_s * 1000) + apart_ms
     for number in range(400):

@@ -129,7 +129,7 @@ def test_a_reward_function_of_a_user_may_give_hints_too() -> None:
 def test_a_hint_that_is_not_text_fails_its_component() -> None:
     score = scored_by(7)
     assert score.outcome == "failed"
-    assert "a hint that is no text: 7" in (score.error or "")
+    assert "a hint that is not a text: 7" in (score.error or "")
 
 
 # Groups

@@ -60,7 +60,7 @@ def _exit_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
 
 
 class Panic(BaseException):
-    """What an extension in Rust raises when it panics is no Exception."""
+    """What an extension in Rust raises when it panics is not an Exception."""
 
 
 async def _panic(trajectory: Trajectory, context: RewardContext) -> float:

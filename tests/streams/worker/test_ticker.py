@@ -112,7 +112,7 @@ async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() ->
 
 
 class Panic(BaseException):
-    """What an extension in Rust raises when it panics is no Exception."""
+    """What an extension in Rust raises when it panics is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [ValueError("nobody thought of it"), asyncio.CancelledError(), Panic()])

@@ -123,7 +123,7 @@ async def test_the_priority_of_a_request_is_in_its_header(
     for headers in ({}, {"rollbus-priority": "1"}, {"rollbus-priority": "-3"}):
         await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=1, extra_headers=headers)
     assert priorities == [0, 1, -3]
-    with pytest.raises(openai.BadRequestError, match="rollbus-priority: 'soon' is no whole number"):
+    with pytest.raises(openai.BadRequestError, match="rollbus-priority: 'soon' is not a whole number"):
         await client.chat.completions.create(
             model="agent", messages=MESSAGES, extra_headers={"rollbus-priority": "soon"}
         )

@@ -24,7 +24,7 @@ READ_WHOLE, MOST_TEXT_BYTES = frozenset({".json", ".jinja", ".txt", ".model"}), 
 
 
 def require_source(source: Path, name: str | None = None) -> tuple[str, list[Path]]:
-    """Return the name of the folder to make, and the files of weights; ConfigurationError if this is no model."""
+    """Return the name of the folder to make, and the files of weights; ConfigurationError if this is not a model."""
     named = _require_name(name or source.stem.lower())
     _require_ordinary_files(source)
     weights = _find_weights(source)
@@ -37,7 +37,7 @@ def require_source(source: Path, name: str | None = None) -> tuple[str, list[Pat
 
 
 def require_adapter(adapter: Path, base: Path) -> None:
-    """Raise ConfigurationError if one is no adapter, or the other no model."""
+    """Raise ConfigurationError if one is not an adapter, or the other no model."""
     _require_ordinary_files(adapter)
     if not (adapter / ADAPTER_CONFIG).exists():
         raise ConfigurationError(f"{adapter} has no {ADAPTER_CONFIG}; give the folder of a PEFT adapter")

@@ -57,7 +57,7 @@ class TextPart:
 
 
 def find_text_part(source: Path, weights: Iterable[Path]) -> TextPart | None:
-    """Return the text model in a folder; None if the whole is no known wrapper.
+    """Return the text model in a folder; None if the whole is not a known wrapper.
 
     ConfigurationError for weights that are neither of texts nor of images, since what they do would be lost unseen, and
     for a config.json that cannot be read.

@@ -373,7 +373,7 @@ async def _answer_unknown_path(request: Request, error: Exception) -> Response:
 def _read_priority(headers: Headers) -> int:
     text = headers.get(PRIORITY_HEADER, "0").strip()
     if not PRIORITY.fullmatch(text):
-        raise RequestError(400, f"{PRIORITY_HEADER}: {text[:40]!r} is no whole number", param=PRIORITY_HEADER)
+        raise RequestError(400, f"{PRIORITY_HEADER}: {text[:40]!r} is not a whole number", param=PRIORITY_HEADER)
     return int(text)
 
 

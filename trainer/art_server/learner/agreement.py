@@ -59,7 +59,7 @@ class AgreementCheck:
                 continue
             looked_at = chosen[: LATER_TURNS if source in self._agreed else FIRST_TURNS]
             agreement = measure(network, source, version, looked_at)
-            if not agreement.difference <= most and len(looked_at) < len(chosen):  # NaN is no agreement
+            if not agreement.difference <= most and len(looked_at) < len(chosen):  # NaN is not agreement
                 agreement = measure(network, source, version, chosen)
             if agreement.is_beyond(most):
                 others = sorted({version - 1, version + 1, 0} - {version, -1})

@@ -408,7 +408,7 @@ def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfi
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """Return what a model's config.json says; ConfigurationError if there is none, or it is no JSON object."""
+    """Return what a model's config.json says; ConfigurationError if there is none, or it is not a JSON object."""
     path = directory / "config.json"
     try:
         loaded = parse_json(path.read_bytes())

@@ -41,7 +41,7 @@ class VerbsOrProgram(Verbs):
         if not args or args[0] in (*self.list_commands(context), *context.help_option_names):
             return super().make_context(info_name, args, parent, **extra)
         if not args[0].startswith("-") and shutil.which(args[0]) is None:
-            context.fail(f"{describe_unknown(args[0], self.list_commands(context))} It is no program either.")
+            context.fail(f"{describe_unknown(args[0], self.list_commands(context))} It is not a program either.")
         return capture.make_context(info_name, args, parent, **extra)
 
 

@@ -66,7 +66,7 @@ function figures(rewards, fates, steps, sink, letters, metrics) {
   const broken = brokenIn(metrics.filter((row) => row.metric === "loss"));
   const each = [
     ["mean reward", last ? shown(last.reward_mean) : "–", last ? versions(last) : "no score yet"],
-    ["steps", shown(step?.steps ?? 0), broken ? make("span", { class: "alarm" }, `${shown(broken)} with a loss that is no number`) : step ? `newest made version ${step.policy_version}` : "none yet"],
+    ["steps", shown(step?.steps ?? 0), broken ? make("span", { class: "alarm" }, `${shown(broken)} with a loss that is not a number`) : step ? `newest made version ${step.policy_version}` : "none yet"],
     ["episodes", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
     ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
     ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${many(letters.length, "kind")}` : "none"],
@@ -119,7 +119,7 @@ function stalenessChart(rows) {
   ], { bars: 1, ticks: rows.map((row) => String(row.lag)), question: "staleness" });
 }
 
-/** A metric of a step; what is no number is said, and is not what was not reported. */
+/** A metric of a step; what is not a number is said, and is not what was not reported. */
 const number = (row, name) => (row.not_finite.includes(name) ? make("span", { class: "alarm" }, "no number") : shown(row[name]));
 
 /** Every bin between the least and the greatest value, those without a trajectory too: {from, to, width, trajectories}. */

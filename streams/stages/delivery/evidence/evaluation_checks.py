@@ -3,7 +3,7 @@
 An evaluation is a measurement of a version from outside its traffic: a held-out set, an estimate from recorded
 episodes, how far it is from the base model. It is compared with a limit, or with the same evaluation of the version
 that serves, and that only if both are of the same set. "Worse" means certainly worse: the whole interval lies beyond.
-A measurement that is no number is refused.
+A measurement that is not a number is refused.
 An interval of a difference is that of Newcombe's method 10 (Statistics in Medicine 17, 1998).
 """
 

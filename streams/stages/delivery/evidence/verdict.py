@@ -14,8 +14,8 @@ GOOD: tuple[Verdict, ...] = ("better", "not_worse")
 def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha: float, unseen: float = 0.0) -> Verdict:
     """Return what is certain: each of the two errors, in either direction, has probability alpha / 2 at most.
 
-    `margin` is how much worse still counts as not worse; `tolerance` how much worse is no reason to stop yet. Both are
-    on the scale of [0, 1]. `unseen` is how far the effect may be from the true one for what no episode shows.
+    `margin` is how much worse still counts as not worse; `tolerance` how much worse is not yet a reason to stop. Both
+    are on the scale of [0, 1]. `unseen` is how far the effect may be from the true one for what no episode shows.
     """
     threshold = -log(alpha / 2)
 

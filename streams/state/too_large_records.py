@@ -6,7 +6,7 @@ from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import ClosedGroup, Group, TrainingBatch
 from rollbus.schemas.records.trajectories import Score, Trajectory
-from rollbus.streams.state.stage import Outgoing
+from rollbus.streams.state.stage import Outgoing, make_drop
 
 MAX_KEY_CHARACTERS = 1_000
 

@@ -48,6 +48,7 @@ from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.nemo.telemetry_parts import SINK, MemoryTelemetryConfig, serve_model
 from tests.nemo.world import Endpoint, document, new_run, run_epochs
 from tests.producers.integrations.agent_server import TOKENS, AgentServer
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the frameworks
 SAMPLED_TOKENS = [TOKENS["tool"], TOKENS["final"]]
@@ -74,7 +75,9 @@ async def keeper_workflow(config: KeeperConfig, builder: Builder) -> AsyncIterat
             return str(await FunctionAgent(tools=tools, llm=llm, streaming=False).run(input_message))
         from langchain.agents import create_agent
 
-        result = await create_agent(llm, tools=tools).ainvoke({"messages": [{"role": "user", "content": input_message}]})
+        result = await create_agent(llm, tools=tools).ainvoke(
+            {"messages": [{"role": "user", "content": input_message}]}
+        )
         return str(result["messages"][-1].content)
 
     async def stream(input_message: str) -> AsyncGenerator[str, None]:
@@ -254,7 +257,8 @@ async def score_items(config: EvaluatorBaseConfig, builder: Any) -> AsyncIterato
     async def evaluate(items: EvalInput) -> EvalOutput:
         scores = {"a": 1.0, "b": 0.0, "c": None}
         outputs = [
-            EvalOutputItem(id=item.id, score=scores.get(item.id, 1.0), reasoning="seen") for item in items.eval_input_items
+            EvalOutputItem(id=item.id, score=scores.get(item.id, 1.0), reasoning="seen")
+            for item in items.eval_input_items
         ]
         return EvalOutput(average_score=None, eval_output_items=outputs)
 
@@ -292,7 +296,9 @@ async def test_an_evaluation_records_its_scores_as_rewards_and_its_result(tmp_pa
 
 
 @asynccontextmanager
-async def served_workflow(document: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+async def served_workflow(
+    document: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
     """The workflow as `nat serve` serves it; yields its address."""
     monkeypatch.setenv("NAT_CONFIG_FILE", str(folder / "workflow.yml"))
     app = FastApiFrontEndPluginWorker(Config.model_validate(document)).build_app()
@@ -300,8 +306,7 @@ async def served_workflow(document: dict[str, Any], folder: Path, monkeypatch: p
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         task = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.started, "the workflow is not served")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         await task
@@ -322,7 +327,9 @@ async def test_scores_of_a_service_behind_an_endpoint_are_rewards_of_its_episode
     episode_ids = {record.alias: record.episode_id for record in records if isinstance(record, AliasDeclared)}
     reports = [record for record in records if isinstance(record, RewardReported)]
     questions = {turn.episode_id: turn.added_messages[-1].content for turn in turns_of(sink.records("episode-events"))}
-    worth = {questions[episode_ids[report.alias or ""]]: (report.name, report.value, report.source) for report in reports}
+    worth = {
+        questions[episode_ids[report.alias or ""]]: (report.name, report.value, report.source) for report in reports
+    }
     assert worth == {
         "How many, a?": ("truth", 1.0, "evaluator"),
         "How many, b?": ("truth", 0.0, "evaluator"),

@@ -78,8 +78,8 @@ class EvaluationScores:
         number, scored = len(eval_output.eval_output_items), sum(map(len, scores.values()))
         if scored < number:
             logger.warning(
-                "rollbus: %d of %d items of evaluator %r count in no evaluation: they have no id of their own, no score "
-                "that is a number, or no model call that was recorded here",
+                "rollbus: %d of %d items of evaluator %r count in no evaluation: they have no id of their own, no "
+                "score that is a number, or no model call that was recorded here",
                 *(number - scored, number, evaluator_name),
             )
         for policy, worth_by_item in scores.items():

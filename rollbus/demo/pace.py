@@ -22,7 +22,7 @@ SLOWEST = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TrafficPace:
     """The rate, and what had become of the traffic when it was set."""
 
     first_per_s: float
@@ -35,7 +35,7 @@ class Pace:
     """Trajectories that had signal and gave way to newer ones, or became stale, until then."""
 
 
-def next_pace(pace: Pace, *, now_s: float, trained: int, passed_over: int) -> Pace:
+def next_pace(pace: TrafficPace, *, now_s: float, trained: int, passed_over: int) -> TrafficPace:
     """Return the pace from now on; the same until `WINDOW_S` has passed."""
     if now_s - pace.at_s < WINDOW_S:
         return pace

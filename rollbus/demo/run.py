@@ -24,7 +24,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo import processes
 from rollbus.demo.configuration import write_settings
 from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, DemoJob, StackPlace
-from rollbus.demo.pace import Pace, next_pace, write_rate
+from rollbus.demo.pace import TrafficPace, next_pace, write_rate
 from rollbus.demo.show import report
 from rollbus.demo.show.comparison import BeforeAndAfter, rate_of
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
@@ -214,7 +214,7 @@ class Demo:
         """
         began_s = time.monotonic()
         deadline = began_s + amounts.time_limit_s
-        pace = Pace(amounts.episodes_per_s, amounts.episodes_per_s, began_s)
+        pace = TrafficPace(amounts.episodes_per_s, amounts.episodes_per_s, began_s)
         while not supervisor.has_ended(name):
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the traffic ends[/yellow]")
@@ -229,7 +229,7 @@ class Demo:
         if TRAFFIC_ENDED not in log.read_text(encoding="utf-8", errors="replace"):
             raise UnavailableError(f"the {name} ended before they were done; {log_tail(log)}")
 
-    def _follow_pace(self, pace: Pace, status: DemoStatus, rate_file: Path) -> Pace:
+    def _follow_pace(self, pace: TrafficPace, status: DemoStatus, rate_file: Path) -> TrafficPace:
         """Return the pace from now on; tell the traffic and the reader where it changes."""
         new_pace = next_pace(pace, now_s=time.monotonic(), trained=status.trained, passed_over=status.passed_over)
         if new_pace.per_s != pace.per_s:

@@ -300,9 +300,7 @@ class Episode:
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
         outbox, latency_ms = self.outbox, fields["latency_ms"]
-        if (
-            latency_ms is not None
-        ):  # a measured time may be a float; one that is not a number raises here, for this tool
+        if latency_ms is not None:  # a measured time may be a float; what is not a number raises here
             fields["latency_ms"] = count_of(int(latency_ms))
         texts = {
             "arguments": outbox.redacted(readable_text(arguments), "tool_calls") or "",

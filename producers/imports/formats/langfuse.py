@@ -70,9 +70,7 @@ def split(document: Mapping[str, Any]) -> Iterator[TracePart]:
         row |= _subject(row.pop("subject", None))
         if row.get("trace_id"):
             yield _part("score", row)
-        elif not (
-            row.get("session_id") or row.get("dataset_run_id")
-        ):  # scores of a session or a data set's run: of no trace
+        elif not (row.get("session_id") or row.get("dataset_run_id")):  # such a score is of no trace
             raise ForeignDocumentError(
                 "this score does not name what it is of; ask the API for its subject: /api/public/v3/scores?fields="
                 "core,details,subject,annotation"

@@ -143,10 +143,9 @@ def _scores(left: Side, right: Side, cut: set[str], same: dict[Kind, int]) -> It
         ):
             same["score"] += 1
         else:
-            change = f"{_describe(left_record)} → {_describe(right_record)}"
-            if (
-                _describe(left_record) == _describe(right_record) and left_record.value != right_record.value
-            ):  # they differ in a later digit
+            left_score, right_score = _describe(left_record), _describe(right_record)
+            change = f"{left_score} → {right_score}"
+            if left_score == right_score and left_record.value != right_record.value:  # they differ in a later digit
                 change = f"{left_record.value!r} → {right_record.value!r}"
             yield "score", "changed", _why_score(left_record, right_record), edge, f"{trajectory_id}: {change}"
 

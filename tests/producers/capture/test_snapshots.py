@@ -27,11 +27,7 @@ def spoil(value: Any) -> None:
         value.clear()
     elif hasattr(value, "__pydantic_extra__"):
         for name, inner in [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]:
-            if name not in (
-                "logprobs",
-                "token_ids",
-                "prompt_token_ids",
-            ):  # numbers: kept as they are, nobody edits them
+            if name not in ("logprobs", "token_ids", "prompt_token_ids"):  # numbers, which nobody edits
                 spoil(inner)
             setattr(value, name, None)
 

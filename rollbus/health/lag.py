@@ -12,7 +12,7 @@ from rollbus.schemas.errors import UnavailableError
 
 ANSWER_S = 5.0
 """Longest wait for Kafka; a page that waits longer looks broken."""
-FRESH_S, DOWN_S = 2.0, 15.0
+ANSWER_HOLDS_S, FAILURE_HOLDS_S = 2.0, 15.0
 """How long an answer, and how long a failure, is repeated: several browsers ask, and each redraw asks too."""
 
 
@@ -37,13 +37,13 @@ class LagOfGroups:
         self._connection = connection
         self._namespace = namespace
         self._lock = asyncio.Lock()
-        self._until = 0.0
+        self._holds_until_s = 0.0
         self._answer: list[LagRow] | UnavailableError = []
 
     async def ask(self) -> list[LagRow]:
         """Return every group in every topic that it reads, the furthest behind first; raises UnavailableError."""
         async with self._lock:
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._holds_until_s:
                 await self._refresh()
         if isinstance(self._answer, UnavailableError):
             raise self._answer
@@ -53,10 +53,10 @@ class LagOfGroups:
         try:
             async with asyncio.timeout(ANSWER_S), open_lag(self._connection) as lag:
                 self._answer = make_lag_rows(self._namespace, await lag.read_namespace(self._namespace))
-            self._until = time.monotonic() + FRESH_S
+            self._holds_until_s = time.monotonic() + ANSWER_HOLDS_S
         except (UnavailableError, TimeoutError) as error:
             self._answer = error if isinstance(error, UnavailableError) else self._connection.unavailable(error)
-            self._until = time.monotonic() + DOWN_S
+            self._holds_until_s = time.monotonic() + FAILURE_HOLDS_S
 
 
 def make_lag_rows(namespace: str, groups: Mapping[str, GroupLag]) -> list[LagRow]:

@@ -24,7 +24,7 @@ from rollbus.schemas.wall_clock import wall_clock_ms
 if TYPE_CHECKING:
     from rollbus.settings import Settings
 
-FRESH_S = 5.0
+ANSWER_HOLDS_S = 5.0
 """How long counts are repeated: several browsers ask every few seconds."""
 
 
@@ -57,14 +57,14 @@ class FunnelCounter:
         self._clickhouse, self._namespace = settings.clickhouse, settings.namespace
         self._runs = [FunnelSettings(run, settings.scoring, settings.assembly) for run in settings.runs]
         self._lock = threading.Lock()
-        self._until, self._funnels = 0.0, tuple[Funnel, ...]()
+        self._holds_until_s, self._funnels = 0.0, tuple[Funnel, ...]()
 
     def count(self, now_ms: int) -> tuple[Funnel, ...]:
         """Return each run's funnel; `now_ms` is by the broker's clock."""
         with self._lock:
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._holds_until_s:
                 self._funnels = count_funnels(self._clickhouse, self._namespace, self._runs, now_ms)
-                self._until = time.monotonic() + FRESH_S
+                self._holds_until_s = time.monotonic() + ANSWER_HOLDS_S
             return self._funnels
 
 

@@ -80,6 +80,7 @@ SMALL_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 KINDS |= {
     "llama-bias": {"model_type": "llama", "mlp_bias": True, **BIASED},
     "qwen3-bias": {"model_type": "qwen3", "head_dim": 16, **BIASED},
+    "smollm3-window": {"model_type": "smollm3", "no_rope_layer_interval": 2, **WINDOW, **SMALL_IDS},
     "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2, **SMALL_IDS},
     "granite": {
         "model_type": "granite",
@@ -188,6 +189,25 @@ def test_a_field_of_another_family_changes_no_network(model_type: str, tmp_path:
     assert len(others) >= 7
     assert torch.allclose(logits(ours), expected, atol=1e-4)
     assert config == ModelConfig.from_hf(plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("phi3", {"rope_parameters": HALF | {"partial_rotary_factor": 0.25}}, "0.25 rotates 3 of the 12 numbers"),
+        ("phi3", {"partial_rotary_factor": 0.75, "rope_parameters": {}}, "0.75 rotates 9 of the 12 numbers"),
+        ("glm4", {"rope_parameters": HALF | {"partial_rotary_factor": 0.1}}, "0.1 rotates 1 of the 16 numbers"),
+        ("gemma3", {"rope_parameters": dict.fromkeys(GEMMA3_ROPE, LINEAR)}, "sliding layers have .* of type 'linear'"),
+        ("mistral", {"sliding_window": 0}, "sliding_window is 0, and a layer attends to a whole number"),
+        ("gemma2", {"sliding_window": -1}, "sliding_window is -1"),
+        ("ministral3", {"sliding_window": 0.5}, "sliding_window is 0.5"),
+    ],
+)
+def test_a_variant_that_would_be_another_network_is_refused_by_name(
+    name: str, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ModelConfig.from_hf(json.loads(json.dumps(SHAPE | KINDS[name] | changes)))
 
 
 def test_gemma3_bounds_no_scores_of_attention() -> None:

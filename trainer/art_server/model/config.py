@@ -300,13 +300,15 @@ def _require_supported(hf: Any) -> None:
 def _sliding_layers(hf: Any) -> dict[str, Any]:
     """Return which layers attend to a window only, and how long it is."""
     window = getattr(hf, "sliding_window", None)
-    if not window:
+    sliding = tuple(kind == SLIDING for kind in getattr(hf, "layer_types", None) or [SLIDING] * hf.num_hidden_layers)
+    if window is None or not any(sliding):
         return {}
-    kinds = getattr(hf, "layer_types", None) or [SLIDING] * hf.num_hidden_layers
-    if hasattr(hf, "use_sliding_window") and not hf.use_sliding_window:
-        return {}
-    sliding = tuple(kind == SLIDING for kind in kinds)
-    return {"window": int(window), "sliding": sliding} if any(sliding) else {}
+    if window < 1 or window != int(window):
+        raise ConfigurationError(
+            f"base model's sliding_window is {window!r}, and a layer attends to a whole number of tokens, at least "
+            "one; write `sliding_window: null` into its config.json if all layers see the whole text"
+        )
+    return {"window": int(window), "sliding": sliding}
 
 
 def _positions(hf: Any) -> dict[str, Any]:
@@ -330,12 +332,22 @@ def _positions(hf: Any) -> dict[str, Any]:
         frequencies, scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](hf, None, layer_type=layer)
         positions["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
     if layer:
+        if (kind := by_layer[SLIDING]["rope_type"]) != "default":
+            raise ConfigurationError(
+                f"base model's sliding layers have rotary positions of type {kind!r}; this service scales those of the "
+                "layers that see the whole text only; take the model without rope_scaling of its sliding layers"
+            )
         positions["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
     elif hf.model_type == "olmo3":  # it scales the layers that see the whole text, and no others
         positions["sliding_rope_theta"] = float(parameters["rope_theta"])
     if (share := parameters.get("partial_rotary_factor") or 1.0) != 1.0:
         head = getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
-        positions["rotary_width"] = int(head * share)
+        positions["rotary_width"] = rotary_width = int(head * share)
+        if rotary_width < 2 or rotary_width % 2:
+            raise ConfigurationError(
+                f"base model's partial_rotary_factor {share} rotates {rotary_width} of the {head} numbers of a head; "
+                "this service rotates them in pairs, so it takes an even number, at least two"
+            )
     if family.scales_queries and (beta := parameters.get("llama_4_scaling_beta")):
         positions["position_scale"] = (float(beta), int(parameters["original_max_position_embeddings"]))
     return positions | _unrotated_layers(hf)
@@ -343,7 +355,7 @@ def _positions(hf: Any) -> dict[str, Any]:
 
 def _unrotated_layers(hf: Any) -> dict[str, Any]:
     """Return which layers have no rotary positions."""
-    if hf.model_type == "exaone4" and getattr(hf, "sliding_window", None):  # those that see the whole text
+    if hf.model_type == "exaone4" and hf.sliding_window is not None:  # those that see the whole text
         unrotated = tuple(kind != SLIDING for kind in hf.layer_types)
     else:  # 1 stands for a layer with rotary positions
         unrotated = tuple(not rotates for rotates in getattr(hf, "no_rope_layers", None) or ())

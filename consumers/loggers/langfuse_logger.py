@@ -22,12 +22,19 @@ _PASSING = frozenset({401, 403, 408, 429})
 
 
 class LangfuseLogger:
-    """One project; keys and address come from LANGFUSE_… variables."""
+    """One project; keys and address come from LANGFUSE_… variables unless given."""
 
-    def __init__(self, *, namespace: str) -> None:
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        public_key: str | None = None,
+        secret_key: str | None = None,
+        base_url: str | None = None,
+    ) -> None:
         """Ask Langfuse whether it accepts the keys; raises ConfigurationError if not."""
         self._namespace = namespace
-        self._client = Langfuse()
+        self._client = Langfuse(public_key=public_key, secret_key=secret_key, base_url=base_url)
         try:
             accepted = self._client.auth_check()
         except Exception as error:

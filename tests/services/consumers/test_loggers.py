@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
@@ -17,9 +18,11 @@ from rollbus.consumers.loggers.protocol import RunLogger
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
+from tests.console import ROLLBUS
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
 from tests.services.clickhouse.sink_fixtures import create_topics, encode_records, send, sink_settings
+from tests.services.commands import write_config
 from tests.waiting import until, wait_until
 from tests.web import QuietHandler, serve
 
@@ -266,3 +269,34 @@ async def test_a_log_feeds_a_logger_that_may_fail(settings: Any) -> None:
     assert (await running, logger.tries, logger.closed) == (2, 2, True)
     assert logger.steps["main", 1]["train/loss"] == 0.25
     assert logger.evaluations["main", 2]["evaluation/held-out/win"] == 0.55
+
+
+def _files_beside(config: Path) -> list[bytes]:
+    return [path.read_bytes() for path in config.parent.rglob("*") if path.is_file() and path != config]
+
+
+@pytest.mark.parametrize(
+    ("options", "files"),
+    [
+        ("mlflow --experiment shop --tracking-uri file://{folder}/mlruns", "mlruns/*/*/metrics/train/loss"),
+        ("wandb --mode offline --project shop --entity us --folder {folder}/kept", "kept/wandb/offline-run-*/*.wandb"),
+    ],
+    ids=["mlflow", "wandb"],
+)
+async def test_the_command_logs_where_its_options_say(settings: Any, tmp_path: Path, options: str, files: str) -> None:
+    await create_topics(settings)
+    await send(settings, encode_records(story()))
+    config = write_config(tmp_path, settings.kafka.bootstrap_servers, settings.namespace)
+    environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
+    words = options.format(folder=tmp_path).split()
+    process = await asyncio.create_subprocess_exec(
+        *(ROLLBUS, "-c", str(config), "log-to", *words), cwd=tmp_path, env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        await until(lambda: list(tmp_path.glob(files)), "nothing is logged")
+    finally:
+        process.terminate()
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    assert any(b"shop" in data for data in _files_beside(config))

@@ -3,6 +3,7 @@ refused where the log says nothing, and published for delivery.
 """
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -122,6 +123,22 @@ async def test_delivery_gets_the_estimate_of_a_version_from_recorded_traffic(
         if isinstance(evaluation, Evaluation)
     ]
     assert evaluations_of_delivery == evaluations
+
+
+async def test_an_estimate_samples_as_many_episodes_as_it_is_told(
+    kafka: str, namespace: str, url: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [])
+    await record(settings, 300)
+    config = write_config(tmp_path, kafka, namespace, **SECTIONS)
+    estimate = partial(say_in_thread, config, "policy", "estimate", "1", "--url", url)
+    output = await estimate("--since", "1h", "--episodes", "100")
+    sampled = int(re.findall(r"version 1: (\d+) episodes", output)[0])
+    left_out = sum(map(int, re.findall(r"left out: (\d+) ", output)))
+    assert sampled <= 100 < sampled + left_out + 100, output
+    assert sampled + left_out >= 100, output
+    assert "0 episodes are too few, it takes 100; go further back by --since" in await estimate("--since", "0d")
 
 
 async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped(

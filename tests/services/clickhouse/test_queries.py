@@ -22,17 +22,21 @@ from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.health.funnel.counting import count_run
+from rollbus.health.funnel.funnel import draw_funnel
 from rollbus.health.funnel.numbers import FunnelSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig
 from rollbus.schemas.records.control import RunCommand
-from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.drops import Drop, DropReason
 from rollbus.schemas.records.events import Message
-from rollbus.schemas.records.steps import TrainedMember
+from rollbus.schemas.records.groups import GroupMember
+from rollbus.schemas.records.steps import DroppedMember, TrainedMember
 from rollbus.schemas.records.trajectories import Reward, TurnReward
 from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.trainer.loop.accounting import StepFacts, record_skipped_step
+from rollbus.trainer.loop.door import DoorResult
 from rollbus.ui.page_questions import Asking
 from tests.builders import (
     MINUTE_MS,
@@ -53,11 +57,13 @@ from tests.builders import (
     make_tool,
     make_trajectory,
     make_turn,
+    make_version,
 )
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
 from tests.services.databases import name_database
 from tests.stepper import Stepper
+from tests.trainer.scenario import make_batch
 
 pytestmark = pytest.mark.services
 
@@ -780,6 +786,46 @@ def test_groups_without_a_remaining_member_are_not_waited_for(clickhouse: tuple[
     run = count_run(client, NAMESPACE, FunnelSettings(), START_MS).run
     client.close()
     assert (run.groups_with_signal, run.waiting_groups) == (3, 2)
+
+
+def test_traffic_of_a_version_that_nobody_made_is_counted_with_what_to_do(clickhouse: tuple[str, int]) -> None:
+    """What says that it is of version 99 passes every stage, and only the trainer can refuse it."""
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    records: list[Record] = [("policy-versions", "agent", make_version(1, 0))]
+    members: list[GroupMember] = []
+    for name in (f"e{number}" for number in range(4)):
+        turn = make_turn(name, 1, version=99)
+        records += [("episode-events", name, event) for event in (make_started(name), turn)]
+        records += [
+            ("trajectories", name, make_trajectory(name)),
+            ("scores", name, make_score(trajectory_id(name), 1.0)),
+        ]
+        members.append(make_member(trajectory_id(name), float(len(members) % 2), version=99))
+    groups = tuple(make_group(f"g{place}", members=tuple(members[place : place + 2])) for place in (0, 2))
+    batch = make_batch(0, groups)
+    refused = tuple(
+        DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason="off_lineage")
+        for group in groups
+        for member in group.members
+    )
+    facts = StepFacts(batch, 1, 1, START_MS, START_MS + 1)
+    skipped = record_skipped_step(
+        facts, DoorResult((), refused), None, reason="nothing_to_train", fallback=DropReason.STALE
+    )
+    records += [("run-log", "main", group) for group in groups]
+    records += [("batches", "main", batch), *((out.topic.name, out.key, out.record) for out in skipped)]
+    write(client, NAMESPACE, records)
+    drawn = draw_funnel(count_run(client, NAMESPACE, FunnelSettings(), START_MS), FunnelSettings())
+    client.close()
+    assert drawn.verdict == (
+        "nothing can train: 4 of 4 episodes were sampled by weights that the run does not continue, and none is in a "
+        "step → let the agent ask for the served version"
+    )
+    assert [notice.what for notice in drawn.notices if notice.code == "other_versions"] == [
+        "versions 99 of agent answer the agent, and this run never made them: the learner serves no version that the "
+        "agent asked for"
+    ]
 
 
 def spoken(turn: str, component: str, value: float | None, signal: str) -> TurnReward:

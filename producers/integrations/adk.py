@@ -33,12 +33,20 @@ from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 class RollbusPlugin(BasePlugin):
     """Reports to the recorder what agents, models and tools of a runner do."""
 
-    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        *,
+        task: str | None = None,
+        child_agents: Collection[str] = (),
+        name: str = "rollbus",
+    ) -> None:
         """Record into the current episode; with `task`, a run without one is an episode of its own.
 
-        Agents named in `child_agents` become child episodes.
+        Agents named in `child_agents` become child episodes. A runner takes one plugin of a name.
         """
-        super().__init__(name="rollbus")
+        super().__init__(name=name)
+        self.recorder = recorder
         self._structure = Structure(recorder, "google-adk", task=task, child_agents=child_agents)
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:

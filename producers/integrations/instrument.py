@@ -62,7 +62,8 @@ def instrument(
     With `task`, what happens outside of every episode is an episode of its own: the outermost run of a framework, or
     else a single call. Agents named in `child_agents` become child episodes. `function` returns at each call of a model
     the function it is made in; without it, that of the framework or of `rb.function`. Called again with the same
-    recorder, it takes the place of the first call.
+    recorder, it takes the place of the first call. With another recorder, each records what happens in its own
+    episodes, and any may be undone first.
     """
     if (earlier := _BY_RECORDER.get(recorder)) is not None:
         earlier.undo()

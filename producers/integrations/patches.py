@@ -116,8 +116,10 @@ def _patch_adk(options: PatchOptions, stack: ExitStack) -> None:
 
     def register(runner: Any) -> None:
         plugins = runner.plugin_manager
-        if plugins.get_plugin("rollbus") is None:
-            plugins.register_plugin(RollbusPlugin(options.recorder, **options.for_hooks))
+        rollbus_plugins = [plugin for plugin in plugins.plugins if isinstance(plugin, RollbusPlugin)]
+        if not any(plugin.recorder is options.recorder for plugin in rollbus_plugins):
+            name = f"rollbus-{len(rollbus_plugins) + 1}" if rollbus_plugins else "rollbus"
+            plugins.register_plugin(RollbusPlugin(options.recorder, name=name, **options.for_hooks))
 
     _call_after_init(Runner, lambda runner: guard.call("hook", register, runner, default=None), stack)
 

@@ -17,7 +17,7 @@ import httpx
 import litellm
 import openai
 import pytest
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
@@ -51,14 +51,6 @@ def patches(recorder: Recorder) -> Iterator[Instrumentation]:
     yield patches
     patches.undo()
     assert (Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit) == ORIGINAL
-
-
-@pytest.fixture
-def traced_agents() -> Iterator[None]:
-    """The agents' own traces, which other tests switch off."""
-    set_tracing_disabled(False)
-    yield
-    set_tracing_disabled(True)
 
 
 async def test_any_client_is_recorded_streamed_or_not_until_it_is_undone(

@@ -10,11 +10,11 @@ FOREIGN = {
     "producers/capture/httpx_hook.py:send": "arguments of httpx's own method",
     "producers/capture/httpx_hook.py:send_async": "arguments of httpx's own method",
     "rollbus/cli/commands/streams/run.py:make_context": "arguments of click's own method",
-    "rollbus/cli/output.py:render_str": "arguments of rich's own method",
     "rollbus/cli/root.py:run": "options of any command",
     "rollbus/nemo/trainer.py:__init__": "arguments of the toolkit's own class",
     "rollbus/resample/allowance.py:post_async": "arguments of the client's own method",
     "rollbus/resample/allowance.py:post_sync": "arguments of the client's own method",
+    "rollbus/terminal/output.py:render_str": "arguments of rich's own method",
     "trainer/art_server/arts_own/packing.py:_get_packed_tensors": "arguments of ART's own method",
 }
 """Functions that hand on what another project or a user's data names."""

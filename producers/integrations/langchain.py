@@ -36,19 +36,16 @@ RESUME = "Command"
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
 
 
-class HandlersOf(type):
-    """Returns a class whose objects are the handlers of one recorder: LangChain asks `isinstance` for such a class."""
-
-    def __new__(cls, recorder: Recorder) -> Any:
-        """Make the class."""
-        return super().__new__(cls, "HandlersOfRecorder", (), {"recorder": recorder})
-
-    def __init__(cls, recorder: Recorder) -> None:
-        """Leave it as it was made."""
+class _HandlerClass(type):
+    """Of a class that has the handlers of its `recorder` as its objects."""
 
     def __instancecheck__(cls, handler: object) -> bool:
-        """Say whether a handler reports to the recorder."""
         return isinstance(handler, RollbusHandler) and handler.recorder is vars(cls)["recorder"]
+
+
+def handler_class_of(recorder: Recorder) -> Any:
+    """Return the class by which LangChain sees that a run has a handler of this recorder already."""
+    return _HandlerClass("HandlerOfRecorder", (), {"recorder": recorder})
 
 
 def record_model(model: Model, recorder: Recorder, **options: Unpack[WrapOptions]) -> Model:

@@ -91,13 +91,12 @@ def _remove_from_litellm(logger: Any) -> None:
 def _patch_langchain(options: PatchOptions, stack: ExitStack) -> None:
     from langchain_core.tracers import context as tracers
 
-    from rollbus.producers.integrations.langchain import HandlersOf, RollbusHandler
+    from rollbus.producers.integrations.langchain import RollbusHandler, handler_class_of
 
     # Every thread and task sees a default; a run that has a handler of this recorder already gets no second one.
     handler = RollbusHandler(options.recorder, **options.for_hooks)
     variable: ContextVar[Any] = ContextVar("rollbus_handler", default=handler)
-    own_handlers: Any = HandlersOf(options.recorder)
-    tracers.register_configure_hook(variable, inheritable=True, handle_class=own_handlers)
+    tracers.register_configure_hook(variable, inheritable=True, handle_class=handler_class_of(options.recorder))
     stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
 
 

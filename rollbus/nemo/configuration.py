@@ -20,6 +20,7 @@ from nat.data_models.dataset_handler import (
     EvalDatasetJsonConfig,
     EvalDatasetJsonlConfig,
     EvalDatasetParquetConfig,
+    EvalDatasetXlsConfig,
 )
 from nat.data_models.evaluate_config import EvalConfig
 from nat.runtime.loader import PluginTypes, discover_entrypoints
@@ -46,6 +47,7 @@ DATASETS: dict[str, Any] = {
     ".jsonl": EvalDatasetJsonlConfig,
     ".csv": EvalDatasetCsvConfig,
     ".parquet": EvalDatasetParquetConfig,
+    ".xlsx": EvalDatasetXlsConfig,
 }
 """By a file's ending."""
 

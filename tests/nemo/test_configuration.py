@@ -283,11 +283,12 @@ def test_an_override_fills_a_section_that_is_blank(tmp_path: Path) -> None:
     assert load(path, ("finetuning.num_epochs", "2")).finetuning.num_epochs == 2
 
 
-def test_a_data_set_is_read_by_its_ending_in_capitals_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("examples.JSONL", "jsonl"), ("examples.xlsx", "xls")])
+def test_a_data_set_is_read_by_its_ending_in_capitals_too(tmp_path: Path, name: str, kind: str) -> None:
     config = load(write(tmp_path, WORKFLOW))
-    dataset = with_dataset(config, "examples.JSONL").eval.general.dataset
+    dataset = with_dataset(config, name).eval.general.dataset
     assert dataset is not None
-    assert dataset.type == "jsonl"
+    assert dataset.type == kind
 
 
 def read_questions(file_path: Path, first_id: int) -> EvalInput:

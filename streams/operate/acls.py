@@ -77,6 +77,8 @@ COMMANDS: Mapping[Role, Command] = {
     ),
 }
 """`rollbus replay`; `replay promote`; `forget`; `run`, `dead-letters`, `status`, `alarms` and the page."""
+LOOKING: tuple[Role, ...] = ("operator", "forget")
+"""Roles that see how far the sink is in every topic."""
 BEATING: tuple[Role, ...] = ("proxy", "worker", "trainer", "sink", "resampler")
 """Roles of processes that write heartbeats."""
 
@@ -119,7 +121,7 @@ def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
 def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
     for topic in (*TOPICS, HEARTBEATS):
         reads, writes = topic in command.reads, topic in command.writes
-        if reads or writes or role == "operator":
+        if reads or writes or role in LOOKING:
             operations = ("Describe", *("Read",) * reads, *("Write",) * writes)
             yield Acl("topic", topic.full_name(namespace), operations)
     if command.transaction is not None:
@@ -131,9 +133,10 @@ def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
 
 
 def _of_lag(namespace: str, role: Role, stages: Iterable[Any]) -> Iterable[Acl]:
-    """Yield what shows an operator how far every consumer group is."""
-    if role == "operator":
+    """Yield what shows an operator how far every consumer group is, and `forget` how far the sink is."""
+    if role in LOOKING:
         yield Acl("group", f"{namespace}sink", ("Describe",))
+    if role == "operator":
         for group in ("trainer.", "logger.", "resample-agent."):
             yield Acl("group", namespace + group, ("Describe",), "prefixed")
         for stage in stages:

@@ -15,6 +15,8 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
+from rollbus.consumers.clickhouse.sink.status import wait_for_sink
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.health.reading import read_health
 from rollbus.producers import init
 from rollbus.producers.sending.kafka_sink import KafkaSink
@@ -184,6 +186,8 @@ async def forget(server: Server, namespace: str) -> None:
     assert await write_exclusions(settings, [excluded]) == 1
     assert await steps_that_used(settings, frozenset({trajectory_id(start.episode_id)}))
     assert await read_manifests(settings) is not None
+    sink = SinkSettings(kafka=settings.kafka, namespace=namespace)
+    assert await wait_for_sink(sink) > 0, "none runs"
 
 
 def operate(configs: dict[str, Path]) -> None:

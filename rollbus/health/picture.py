@@ -6,6 +6,7 @@ process lives: without data that is an empty namespace, and with data a problem.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from rollbus.runtime.health.alarms.archive import find_archive_problems
@@ -31,6 +32,7 @@ from rollbus.runtime.health.alarms.runs import (
     explain_no_step,
     find_no_signal,
     find_run_problems,
+    is_step_owed_later,
     measure_no_signal,
     steps_by_run,
 )
@@ -129,10 +131,25 @@ def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Pictur
     )
 
 
-def add_traffic(picture: Picture, newest_episode_ms: int, limits: AlarmLimits) -> Picture:
-    """Return the picture with what the time of the newest episode explains; 0 where none is known."""
+def add_traffic(
+    picture: Picture,
+    newest_episode_ms: int,
+    limits: AlarmLimits,
+    owed_since_ms: Mapping[str, int] = MappingProxyType({}),
+) -> Picture:
+    """Return the picture with what the times of episodes explain; 0 where none is known.
+
+    `owed_since_ms` has for each run when its first episode since its newest step began.
+    """
     age_ms = picture.at_ms - newest_episode_ms if newest_episode_ms else None
-    return replace(picture, problems=tuple(explain_no_step(problem, age_ms, limits) for problem in picture.problems))
+    owed_ms = {f"run {run_id}": picture.at_ms - since_ms for run_id, since_ms in owed_since_ms.items() if since_ms}
+    problems = tuple(
+        explain_no_step(problem, age_ms, limits)
+        for problem in picture.problems
+        if not is_step_owed_later(problem, owed_ms.get(problem.subject), limits)
+    )
+    alive = [process for process in picture.processes if process.is_alive]
+    return replace(picture, problems=problems, verdict=_give_verdict(problems, alive))
 
 
 def _recent_beats(look: Look) -> Iterable[Beat]:

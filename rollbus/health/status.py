@@ -103,7 +103,7 @@ async def _look(
     funnels = await asyncio.to_thread(counter.count, now_ms)
     if picture is None:
         return NamespaceStatus(None, funnels, Verdict("the broker does not answer", is_wrong=True), error)
-    picture = add_traffic(picture, _newest_episode_ms(funnels), limits)
+    picture = _explain(picture, funnels, limits)
     funnels = hold_funnels(picture, funnels)
     return NamespaceStatus(picture, funnels, give_verdict(picture, funnels))
 
@@ -113,8 +113,9 @@ async def explain_problems(picture: Picture, counter: FunnelCounter, limits: Ala
     if not any(problem.alarm == "no_step" for problem in picture.problems):
         return picture
     funnels = await asyncio.to_thread(counter.count, picture.at_ms)
-    return add_traffic(picture, _newest_episode_ms(funnels), limits)
+    return _explain(picture, funnels, limits)
 
 
-def _newest_episode_ms(funnels: Sequence[Funnel]) -> int:
-    return max((funnel.newest_episode_ms for funnel in funnels), default=0)
+def _explain(picture: Picture, funnels: Sequence[Funnel], limits: AlarmLimits) -> Picture:
+    newest_episode_ms = max((funnel.newest_episode_ms for funnel in funnels), default=0)
+    return add_traffic(picture, newest_episode_ms, limits, {funnel.run_id: funnel.owed_since_ms for funnel in funnels})

@@ -250,6 +250,15 @@ def test_a_run_without_traffic_is_reported_as_idle() -> None:
     assert idle.problems[0].what == "no episode has begun for 2.2 h, so run main has nothing to train"
 
 
+def test_a_step_is_owed_from_the_first_episode_after_a_time_without_traffic() -> None:
+    trainer = make_beat("trainer", holds=("run main of agent",))
+    picture = draw(trainer, steps=[step_of(1, age_s=40_000)])
+    morning = add_traffic(picture, NOW_MS - 1_000, LIMITS, {"main": NOW_MS - 600_000})
+    assert (alarms(morning), morning.verdict) == ([], "every process works")
+    assert alarms(add_traffic(picture, NOW_MS - 1_000, LIMITS, {"main": NOW_MS - 3_700_000})) == ["no_step"]
+    assert alarms(add_traffic(picture, NOW_MS - 1_000, LIMITS, {"other": NOW_MS - 600_000})) == ["no_step"]
+
+
 def test_a_long_update_is_named_and_its_processes_work() -> None:
     holds = {"trainer": ("run main of agent",), "art-server": ("agent",)}
     busy = [make_beat(kind, waiting_since_ms=NOW_MS - 901_000, holds=name) for kind, name in holds.items()]

@@ -84,6 +84,8 @@ class Funnel:
     """One line."""
     newest_episode_ms: int = 0
     """When the newest episode of all began, by the broker's clock; 0 before the first."""
+    owed_since_ms: int = 0
+    """When the first episode since the run's newest step began; 0 if none has."""
     trouble: str | None = None
     """Why there are no numbers; None if there are."""
 
@@ -111,6 +113,7 @@ def draw_funnel(numbers: FunnelNumbers, settings: FunnelSettings) -> Funnel:
         blocked_at=None if blocked_at is None else blocked_at.name,
         verdict=_give_verdict(numbers, stages, blocked_at, forecast, notices),
         newest_episode_ms=numbers.run.newest_episode_ms,
+        owed_since_ms=numbers.run.owed_since_ms,
     )
 
 

@@ -84,6 +84,8 @@ class RunCount:
 
     newest_episode_ms: int = 0
     """Of all time; 0 before the first."""
+    owed_since_ms: int = 0
+    """When the first episode since the newest step began; 0 if none has."""
     groups: int = 0
     groups_with_signal: int = 0
     recent_groups_ms: tuple[int, ...] = ()

@@ -1,8 +1,9 @@
 """Steps, the newest curriculum window and what the trainer says → each run, and what is wrong with it.
 
 A run that an operator has paused or stopped owes no steps, and one without traffic cannot make any: both are said
-instead of `no_step`. A step that is open for long is named with its age, and with how long the newest steps took,
-while its trainer lives: one whose trainer is gone is not being trained.
+instead of `no_step`. After a time without traffic, a step is owed from the first episode on. A step that is open for
+long is named with its age, and with how long the newest steps took, while its trainer lives: one whose trainer is gone
+is not being trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,6 +124,14 @@ def explain_no_step(problem: Problem, traffic_age_ms: int | None, limits: AlarmL
     what = f"no episode has begun for {say_duration(traffic_age_ms)}, so {problem.subject} has nothing to train"
     remedy = "does the agent run, and does it record into this namespace?"
     return Problem("no_traffic", problem.subject, what, f"{remedy} {RUNBOOK}#no-traffic")
+
+
+def is_step_owed_later(problem: Problem, owed_ms: int | None, limits: AlarmLimits) -> bool:
+    """Say whether a step is missed too early: the first episode since the newest one began only `owed_ms` ago."""
+    limit_s = limits.no_step_s
+    if problem.alarm != "no_step" or owed_ms is None or limit_s is None:
+        return False
+    return owed_ms <= limit_s * 1000
 
 
 def _find_long_step(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:

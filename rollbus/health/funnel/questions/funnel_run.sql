@@ -61,6 +61,14 @@ WITH
     )
 SELECT
     (SELECT toUnixTimestamp64Milli(max(kafka_timestamp)) FROM episodes WHERE namespace = {namespace:String}) AS newest_episode_ms,
+    (
+        SELECT toUnixTimestamp64Milli(min(kafka_timestamp)) FROM episodes
+        WHERE namespace = {namespace:String} AND kafka_timestamp >= since AND kafka_timestamp >
+        (
+            SELECT max(kafka_timestamp) FROM steps
+            WHERE namespace = {namespace:String} AND run_id = {run:String} AND state IN ('completed', 'skipped')
+        )
+    ) AS owed_since_ms,
     (SELECT count() FROM closed) AS groups,
     (SELECT countIf(has_signal) FROM closed) AS groups_with_signal,
     (

@@ -15,7 +15,7 @@ class AlarmLimits(BaseModel):
     lag_records: int | None = Field(default=1_000, ge=1)
     """A consumer group that is so far behind, and whose lag has grown for five minutes."""
     no_step_s: float | None = Field(default=3_600.0, gt=0)
-    """Since a run's newest closed step."""
+    """Since a run's newest closed step, and since the first episode after it."""
     reward_fall: float | None = Field(default=0.2, gt=0)
     """Mean reward of the newest five steps below that of up to twenty before them."""
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)

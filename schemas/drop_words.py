@@ -53,7 +53,10 @@ WORDS: Mapping[str, DropWords] = {
     DropReason.INCOMPLETE_GROUP: DropWords(
         "waited for members of their group that never came", "attempt each example several times"
     ),
-    DropReason.GROUP_CLOSED: DropWords("came after their group had closed", "raise `grouping: window_ms`"),
+    DropReason.GROUP_CLOSED: DropWords(
+        "came, or got another reward, after their group had closed",
+        "set `grouping: reward_grace_ms`, for which a score waits, or raise `window_ms`",
+    ),
     DropReason.GROUP_MISMATCH: DropWords(
         "have another prompt, model or reward than others of their group",
         "`rollbus sql run why-not-trained --param id=EPISODE` says which (docs/grouping.md)",

@@ -103,6 +103,12 @@ def test_every_reason_of_a_drop_has_its_stage_its_words_and_its_remedy() -> None
     assert explain_loss("a reason of a newer release").what == "were dropped"
 
 
+def test_a_reward_after_its_group_had_closed_names_the_time_that_scores_wait() -> None:
+    loss = explain_loss(DropReason.GROUP_CLOSED)
+    assert loss.what == "came, or got another reward, after their group had closed"
+    assert loss.remedy == "set `grouping: reward_grace_ms`, for which a score waits, or raise `window_ms`"
+
+
 def test_one_lost_episode_is_named_in_the_singular() -> None:
     output = print_text(funnel(count(3, "no_signal"), count(0, "untrainable", detail="echo"), count(5, "", 9)))
     assert "1 is in a group whose rewards are all equal" in output

@@ -37,15 +37,18 @@ class RewardQuestion:
     """What the batch had forgotten at its place."""
     old: "Score | RewardQuestion | None" = None
     """The score that a revision builds on, or the question that it comes of."""
-    score: asyncio.Future[Score] | None = None
+    score: Score | None = None
     """What comes of the question, where another one builds on it."""
+    answered: asyncio.Event | None = None
+    """Set once that score is there; None where no question builds on it."""
 
     async def find_old_score(self) -> Score | None:
         """Return the score that a revision builds on, once it is known."""
         if not isinstance(self.old, RewardQuestion):
             return self.old
-        assert self.old.score is not None
-        return await self.old.score
+        assert self.old.answered is not None
+        await self.old.answered.wait()
+        return self.old.score
 
 
 class BatchView:
@@ -95,8 +98,8 @@ class BatchView:
         old: "RewardQuestion | Score | None" = None,
     ) -> RewardQuestion:
         """Return the question about a record, by the configuration that is in force here."""
-        if isinstance(old, RewardQuestion) and old.score is None:
-            old.score = asyncio.get_running_loop().create_future()
+        if isinstance(old, RewardQuestion) and old.answered is None:
+            old.answered = asyncio.Event()
         question = RewardQuestion(
             incoming=incoming,
             config=self.config,

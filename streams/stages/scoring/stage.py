@@ -203,8 +203,9 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             return {}
         old = await question.find_old_score()
         answers = await self._ask_about(question, old, slots)
-        if question.score is not None:
-            question.score.set_result(self._score_of(question, old, answers))
+        if question.answered is not None:
+            question.score = self._score_of(question, old, answers)
+            question.answered.set()
         return answers
 
     async def _ask_about(self, question: RewardQuestion, old: Score | None, slots: asyncio.Semaphore) -> Answers:

@@ -143,6 +143,8 @@ class SimulatedTicker:
         """Whether a stage or the clock has moved since the last look."""
         self._number = -1
         self._first_ms: dict[str, int] = {}
+        self._stream_ms = dict.fromkeys((ALIASES.name, EPISODE_EVENTS.name), START_MS)
+        """Time of the newest tick that was written, by topic of events: it waits for the stages before."""
         cluster.on_tick = self._note
 
     def tick(self, seconds: float) -> None:
@@ -191,6 +193,8 @@ class SimulatedTicker:
     def _write(self, topic: Topic, pulse: Pulse) -> None:
         configs = [_frame(change.record) for change in pulse.changes if change.topic is topic]
         tick = _tick(pulse.number, pulse.tick.stream_time_ms)
+        if topic.name in self._stream_ms:
+            self._stream_ms[topic.name] = pulse.tick.stream_time_ms
         for partition in range(self._broker.partitions_of(topic)):
             for frame in (*configs, tick):
                 self._broker.publish(topic, "tick", frame, partition)
@@ -199,8 +203,9 @@ class SimulatedTicker:
         """Say whether the stages still know what they made of the first event of an episode, or of an alias.
 
         What comes after the late horizon begins again, as documented: else they would have to keep every fate for ever.
+        It counts in stream time, from that of the stages when the first one came.
         """
-        first_ms = self._first_ms.setdefault(event.episode_id or event.alias, self._now_ms)
+        first_ms = self._first_ms.setdefault(event.episode_id or event.alias, min(self._stream_ms.values()))
         return self._now_ms < first_ms + ASSEMBLY.late_horizon_ms
 
     def command(self, name: Any) -> None:

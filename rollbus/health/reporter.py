@@ -8,7 +8,7 @@ or fail: it gets the same one again after growing pauses, the others wait in ord
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -93,6 +93,8 @@ class HealthReporter:
     interval_s: float
     tell: Tell | None
     clock_ms: Callable[[], int]
+    own_process: Callable[[], str | None] = lambda: None
+    """The name under which this process beats."""
     counter: FunnelCounter | None = None
     """Counts what explains a problem; without it the log alone does."""
     alarms: Alarms = field(default_factory=Alarms)
@@ -141,7 +143,7 @@ class HealthReporter:
 
     def _take(self, picture: Picture) -> None:
         self.looks += 1
-        self._notice(picture.problems, picture.at_ms)
+        self._notice(leave_out_silence_of(self.own_process(), picture.problems), picture.at_ms)
         export_picture(picture)
 
     def _notice(self, problems: tuple[Problem, ...], at_ms: int) -> None:
@@ -172,6 +174,11 @@ class HealthReporter:
                 with suppress(ValueError):  # one that was left out meanwhile
                     self._waiting.remove(change)
             self._arrived.clear()
+
+
+def leave_out_silence_of(process: str | None, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems without the silence of the process that looks: it lives, however slowly it has started."""
+    return tuple(problem for problem in problems if (problem.alarm, problem.subject) != ("silence", process))
 
 
 def export_picture(picture: Picture) -> None:

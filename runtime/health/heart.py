@@ -99,6 +99,11 @@ class Heart:
     _ended_by: str | None = None
     """The error that ends the process; then its silence is a death, and its last beat says why."""
 
+    @property
+    def process(self) -> str | None:
+        """The name under which it beats; None before it does."""
+        return None if self._beat is None else self._beat.process
+
     @asynccontextmanager
     async def beating(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.health.reporter import Alarms, HealthReporter, export_picture
+from rollbus.health.reporter import Alarms, HealthReporter, export_picture, leave_out_silence_of
 from rollbus.local.process.ports import find_free_port
 from rollbus.runtime import metrics
 from rollbus.runtime.health.alarms.limits import AlarmLimits
@@ -44,6 +44,12 @@ def test_an_alarm_is_sent_at_its_beginning_and_its_end_only() -> None:
             "remedy": "start it again",
         },
     }
+
+
+def test_a_process_that_looks_does_not_call_itself_silent() -> None:
+    waiting = Problem("waiting", "a", "its work has not moved", "look at its log")
+    assert leave_out_silence_of("a", (problem("a"), problem("b"), waiting)) == (problem("b"), waiting)
+    assert leave_out_silence_of(None, (problem("a"),)) == (problem("a"),)
 
 
 def test_a_problem_that_hovers_around_its_limit_is_one_alarm() -> None:

@@ -40,20 +40,18 @@ async def wait_for_sink(settings: SinkSettings) -> int:
 async def _wait_for_round(settings: SinkSettings, lag: LagReader) -> int:
     names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
     ends: dict[tuple[str, int], int] = {}
-    behind, deadline = -1, 0.0
-    while behind:
+    behind, deadline = 0, 0.0
+    while True:
         sink = (await lag.read({settings.group_id: names}))[settings.group_id]
         ends = ends or {(place.topic, place.partition): place.end for place in sink.partitions}
-        behind_before, behind = (
-            behind,
-            sum(
-                offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0))
-                for place in sink.partitions
-            ),
+        behind_now = sum(
+            offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0))
+            for place in sink.partitions
         )
-        if behind != behind_before:
-            deadline = time.monotonic() + PATIENCE_S
-        if behind and (not sink.members or time.monotonic() > deadline):
+        if not behind_now:
+            return 0
+        if behind_now != behind:
+            behind, deadline = behind_now, time.monotonic() + PATIENCE_S
+        if not sink.members or time.monotonic() > deadline:
             return behind
-        await asyncio.sleep(PAUSE_S if behind else 0)
-    return 0
+        await asyncio.sleep(PAUSE_S)

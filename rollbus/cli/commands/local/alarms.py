@@ -37,10 +37,18 @@ def run(settings: Settings, url: str | None) -> None:
     limits, interval_s = settings.health.alarms, settings.health.interval_s
 
     async def main() -> None:
+        heart = settings.heart("alarms")
         watch = HealthReporter(
-            settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms, FunnelCounter(settings)
+            settings.kafka,
+            settings.namespace,
+            limits,
+            interval_s,
+            tell,
+            wall_clock_ms,
+            own_process=lambda: heart.process,
+            counter=FunnelCounter(settings),
         )
-        async with beating(settings.heart("alarms"), watch.report):
+        async with beating(heart, watch.report):
             await watch.run(stop_on_signals())
 
     asyncio.run(main())

@@ -741,6 +741,24 @@ def test_the_funnel_counts_a_batch_until_its_step_is_closed(clickhouse: tuple[st
     assert (run.step, run.open_batches) == (1, 1)
 
 
+def test_a_step_is_owed_since_the_first_episode_after_the_newest_step(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    records: list[Record] = [
+        ("episode-events", "e1", make_started("e1")),
+        ("training-steps", "main", make_step(1)),
+        ("episode-events", "e2", make_started("e2")),
+        ("episode-events", "e3", make_started("e3")),
+    ]
+    owed_ms = []
+    for minute, record in enumerate(records):
+        write(client, NAMESPACE, [record], minute, START_MS + minute * MINUTE_MS)
+        run = count_run(client, NAMESPACE, FunnelSettings(), START_MS + 10 * MINUTE_MS).run
+        owed_ms.append(run.owed_since_ms)
+    client.close()
+    assert owed_ms == [START_MS, 0, START_MS + 2 * MINUTE_MS, START_MS + 2 * MINUTE_MS]
+
+
 def test_the_funnel_does_not_count_a_reward_that_was_retracted(clickhouse: tuple[str, int]) -> None:
     settings = new_database(clickhouse)
     client = ClickHouse(settings)

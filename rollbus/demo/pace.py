@@ -41,9 +41,9 @@ def next_pace(pace: TrafficPace, *, now_s: float, trained: int, passed_over: int
         return pace
     newly_trained, newly_passed_over = trained - pace.trained, passed_over - pace.passed_over
     is_too_fast = newly_passed_over > MOST_PASSED_OVER * (newly_trained + newly_passed_over)
-    wanted = pace.per_s * (SLOWER if is_too_fast else FASTER)
-    bounded = max(SLOWEST * pace.first_per_s, min(wanted, pace.first_per_s))
-    return replace(pace, per_s=bounded, at_s=now_s, trained=trained, passed_over=passed_over)
+    rate = pace.per_s * (SLOWER if is_too_fast else FASTER)
+    rate = max(SLOWEST * pace.first_per_s, min(rate, pace.first_per_s))
+    return replace(pace, per_s=rate, at_s=now_s, trained=trained, passed_over=passed_over)
 
 
 def write_rate(file: Path, per_s: float) -> None:

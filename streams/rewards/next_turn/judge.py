@@ -67,8 +67,8 @@ async def _judge_once(
     if answered_turn.signal != "reply" or not answered_turn.words:  # only words need somebody who understands them
         return _turn_reward(answered_turn, context, UNCLEAR, None, 0.0)
     code = verdict_code(answered_turn)
-    if (known := context.verdicts.get(code)) is not None:
-        return known
+    if (earlier_verdict := context.verdicts.get(code)) is not None:
+        return earlier_verdict
     reply = await ask(messages_of(answered_turn, code, context), context.options)
     verdict, confidence = read_verdict(reply, code)
     hint = read_hint(reply, code) if verdict == "bad" and context.options.get("hint") == JUDGE else ""

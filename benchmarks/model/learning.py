@@ -317,7 +317,7 @@ class Singles:
         self._waiting += [record for record in records if isinstance(record, Group) and record.has_signal]
 
     def _reward(self, ticket: Ticket, team: str | None) -> tuple[float | None, str]:
-        """Return the reward of an answer, None if nobody says anything or nothing clear, and what may be a hint."""
+        """Return the reward of an answer, None without clear words, and what may be a hint."""
         if self._trial.reward_from == "verdicts":
             verdict = verdict_of(ticket, self._seed)
             return None if verdict is None else float(team == verdict.teams[-1]), ""

@@ -8,7 +8,7 @@ read. Offsets are counted, so the mark that ends a transaction counts too. The l
 partitions.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -62,6 +62,14 @@ class GroupLag:
 def offsets_behind(committed: int | None, begin: int, end: int) -> int:
     """Return the lag in one partition."""
     return max(0, end - max(begin, committed or 0))
+
+
+def count_behind(first: Iterable[PartitionLag], now: Iterable[PartitionLag]) -> int:
+    """Return how many offsets of the log as it was at first a group has not read now."""
+    ends = {(place.topic, place.partition): place.end for place in first}
+    return sum(
+        offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0)) for place in now
+    )
 
 
 class LagReader:

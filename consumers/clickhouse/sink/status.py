@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
-from rollbus.runtime.kafka.lag import LagReader, PartitionLag, offsets_behind, open_lag
+from rollbus.runtime.kafka.lag import LagReader, PartitionLag, count_behind, open_lag
 from rollbus.schemas.topics import TOPICS
 
 PATIENCE_S, PAUSE_S = 10.0, 0.2
@@ -39,15 +39,12 @@ async def wait_for_sink(settings: SinkSettings) -> int:
 
 async def _wait_for_round(settings: SinkSettings, lag: LagReader) -> int:
     names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
-    ends: dict[tuple[str, int], int] = {}
+    first: tuple[PartitionLag, ...] = ()
     behind, deadline = 0, 0.0
     while True:
         sink = (await lag.read({settings.group_id: names}))[settings.group_id]
-        ends = ends or {(place.topic, place.partition): place.end for place in sink.partitions}
-        behind_now = sum(
-            offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0))
-            for place in sink.partitions
-        )
+        first = first or sink.partitions
+        behind_now = count_behind(first, sink.partitions)
         if not behind_now:
             return 0
         if behind_now != behind:

@@ -4,12 +4,11 @@ If no sink has read the topics yet, an earlier replay may have had the same name
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.store.settings import SinkSettings
-    from rollbus.runtime.kafka.lag import PartitionLag
 
 LOOK_S = 0.5
 
@@ -25,6 +24,7 @@ async def load_replay(
     from rollbus.consumers.clickhouse.sink.sink import run_sink_async
     from rollbus.consumers.clickhouse.sink.status import read_sink_status
     from rollbus.consumers.clickhouse.store.migrator import migrate
+    from rollbus.runtime.kafka.lag import count_behind
 
     replay_settings = settings.model_copy(update={"namespace": namespace, "linger_ms": 100})
     first = await read_sink_status(replay_settings)
@@ -34,17 +34,11 @@ async def load_replay(
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(replay_settings, stop=stop))
     try:
-        behind = total = _count_behind(first, first)
+        behind = total = count_behind(first, first)
         while behind and not running.done():
             await asyncio.wait([running], timeout=LOOK_S)
-            behind = _count_behind(first, await read_sink_status(replay_settings))
+            behind = count_behind(first, await read_sink_status(replay_settings))
             progress(total - behind, total)
     finally:
         stop.set()
     return (await running).rows
-
-
-def _count_behind(first: "Sequence[PartitionLag]", now: "Sequence[PartitionLag]") -> int:
-    """Return how many of the offsets that were there at first are not written yet."""
-    committed_offsets = {(row.topic, row.partition): row.committed or 0 for row in now}
-    return sum(max(0, row.end - max(row.begin, committed_offsets.get((row.topic, row.partition), 0))) for row in first)

@@ -39,7 +39,7 @@ from rollbus.nemo.runs.road import hosts_run, missing_stages, require_no_trainer
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.runtime.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.runtime.health.alarms.processes import ProcessHealth
-from rollbus.runtime.kafka.lag import offsets_behind, open_lag
+from rollbus.runtime.kafka.lag import PartitionLag, count_behind, open_lag
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.namespaces import DEFAULT_NAMESPACE
 from rollbus.schemas.topics import TOPICS
@@ -156,15 +156,12 @@ class Processes:
         topics = [topic.full_name(self.namespace) for topic in TOPICS]  # also those that it has not begun
         try:
             async with asyncio.timeout(DRAIN_S), open_lag(kafka) as lag:
-                ends: dict[tuple[str, int], int] = {}
+                first: tuple[PartitionLag, ...] = ()
                 while True:
                     with suppress(UnavailableError):
                         places = (await lag.read({group: topics}))[group].partitions
-                        ends = ends or {(place.topic, place.partition): place.end for place in places}
-                        if places and not any(
-                            offsets_behind(place.committed, place.begin, ends.get((place.topic, place.partition), 0))
-                            for place in places
-                        ):
+                        first = first or places
+                        if places and not count_behind(first, places):
                             return
                     await asyncio.sleep(0.2)
         except TimeoutError:

@@ -5,24 +5,19 @@ hashed anywhere. `Lane` does that for its partitions; `joined` puts what several
 process would have made it: by (tick, partition, offset). The bytes do not depend on the number of lanes.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollbus.schemas.records.trajectories import Trajectory
-from rollbus.schemas.signing import SignerOf
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
-from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import NOWHERE, value_of
-from rollbus.streams.replay.decide.live_inputs import Change
-from rollbus.streams.replay.decide.output import Output, Partitioner
 from rollbus.streams.replay.decide.reader import Reader
 from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merge_sources
 from rollbus.streams.replay.decide.stage_output import StageOutput, read_header_fields
 from rollbus.streams.stages.scoring.answers import ComponentAnswer
 from rollbus.streams.stages.scoring.header import make_header
-from rollbus.streams.state.stage import Incoming
 
 LOOK_AT_ROWS = 64
 """Rounds between two looks at how much is open."""
@@ -83,44 +78,17 @@ def _size(outputs: Sequence[StageOutput]) -> int:
 class Lane(Chain):
     """The first input's stages alone; what they make is collected."""
 
-    def __init__(
-        self,
-        stages: Sequence[AnyStage],
-        *,
-        partitions: int,
-        output: Output,
-        partition_of: Partitioner,
-        source_namespace: str,
-        namespace: str,
-        change: Change = lambda record: record,
-        excluded: frozenset[str] = frozenset(),
-        early: Mapping[str, Sequence[Incoming]] | None = None,
-        app_version: str = "",
-        signer_of: SignerOf | None = None,
-        with_headers: bool = False,
-        ask_all: AskAll | None = None,
-    ) -> None:
-        """`with_headers` adds to each trajectory the header of its score; `ask_all` adds its answers, too."""
-        super().__init__(
-            stages,
-            partitions=partitions,
-            output=output,
-            partition_of=partition_of,
-            source_namespace=source_namespace,
-            namespace=namespace,
-            change=change,
-            excluded=excluded,
-            early=early,
-            app_version=app_version,
-            signer_of=signer_of,
-        )
+    async def run(
+        self, sources: Sequence[Source], *, with_headers: bool = False, ask_all: AskAll | None = None
+    ) -> AsyncIterator[Message]:
+        """Read the sources to their ends.
+
+        `with_headers` adds to each trajectory the header of its score; `ask_all` adds its answers, too.
+        """
         self._with_headers, self._ask_all = with_headers or ask_all is not None, ask_all
         self._outputs: list[StageOutput] = []
         self._trajectories: list[tuple[int, Trajectory]] = []
         """Those among the outputs, with their index there."""
-
-    async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
-        """Read the sources to their ends."""
         async for part in merge_sources(sources, self._signer_of):
             if isinstance(part, Piece):
                 await self.piece(part.partition, part.records)

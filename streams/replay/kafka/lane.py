@@ -72,7 +72,8 @@ async def work(job: LaneJob, pipe: BinaryIO) -> None:
     async with open_ranges(job.settings, job.ranges, frames.count) as sources:
         lane = await _lane(job)
         await frames.begin()
-        async for message in lane.run(sources):
+        ask_all = None if job.registry is None else asking(job.plan, job.registry)
+        async for message in lane.run(sources, with_headers=job.with_headers, ask_all=ask_all):
             await frames.add(message)
         await frames.end()
 
@@ -130,9 +131,7 @@ async def _lane(job: LaneJob) -> Lane:
         excluded=job.excluded,
         early=early,
         app_version=job.app_version,
-        with_headers=job.with_headers,
         signer_of=job.settings.signer_of(job.plan.input),
-        ask_all=None if job.registry is None else asking(job.plan, job.registry),
     )
 
 

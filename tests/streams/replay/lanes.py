@@ -46,9 +46,9 @@ async def replayed_in_lanes(
     running = []
     for number in range(lanes):
         lane_sources = [source for source in sources if source.partition % lanes == number]
-        lane = Lane(first, partitions=partitions, output=CountingOutput(), with_headers=with_headers, ask_all=ask_all,
-                    **NAMES, **(lane_options or {}))  # fmt: skip
-        running.append(MemoryLane([source.partition for source in lane_sources], lane.run(lane_sources)))
+        lane = Lane(first, partitions=partitions, output=CountingOutput(), **NAMES, **(lane_options or {}))
+        messages = lane.run(lane_sources, with_headers=with_headers, ask_all=ask_all)
+        running.append(MemoryLane([source.partition for source in lane_sources], messages))
     elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])
     output = MemoryOutput() if output is None else output
     rest = [stage for stage in stages if stage not in first]

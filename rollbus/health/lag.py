@@ -1,19 +1,16 @@
 """Kafka's consumer groups → rows of the page: how far each is behind, topic by topic."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
+from rollbus.health.held_answer import HeldAnswer
 from rollbus.runtime.kafka.connection import KafkaConnection
 from rollbus.runtime.kafka.lag import GroupLag, open_lag
-from rollbus.schemas.errors import UnavailableError
 
 ANSWER_S = 5.0
 """Longest wait for Kafka; a page that waits longer looks broken."""
-ANSWER_HOLDS_S, FAILURE_HOLDS_S = 2.0, 15.0
-"""How long an answer, and how long a failure, is repeated: several browsers ask, and each redraw asks too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +33,18 @@ class LagOfGroups:
     def __init__(self, connection: KafkaConnection, namespace: str) -> None:
         self._connection = connection
         self._namespace = namespace
-        self._lock = asyncio.Lock()
-        self._holds_until_s = 0.0
-        self._answer: list[LagRow] | UnavailableError = []
+        self._rows = HeldAnswer(self._read)
 
     async def ask(self) -> list[LagRow]:
         """Return every group in every topic that it reads, the furthest behind first; raises UnavailableError."""
-        async with self._lock:
-            if time.monotonic() >= self._holds_until_s:
-                await self._refresh()
-        if isinstance(self._answer, UnavailableError):
-            raise self._answer
-        return self._answer
+        return await self._rows.get()
 
-    async def _refresh(self) -> None:
+    async def _read(self) -> list[LagRow]:
         try:
             async with asyncio.timeout(ANSWER_S), open_lag(self._connection) as lag:
-                self._answer = make_lag_rows(self._namespace, await lag.read_namespace(self._namespace))
-            self._holds_until_s = time.monotonic() + ANSWER_HOLDS_S
-        except (UnavailableError, TimeoutError) as error:
-            self._answer = error if isinstance(error, UnavailableError) else self._connection.unavailable(error)
-            self._holds_until_s = time.monotonic() + FAILURE_HOLDS_S
+                return make_lag_rows(self._namespace, await lag.read_namespace(self._namespace))
+        except TimeoutError as error:
+            raise self._connection.unavailable(error) from error
 
 
 def make_lag_rows(namespace: str, groups: Mapping[str, GroupLag]) -> list[LagRow]:

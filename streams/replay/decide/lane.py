@@ -1,8 +1,8 @@
 """Some partitions of the first input, decided in a process of their own: recorded records in, what was made out.
 
 Between two ticks no partition of the events knows of another, so each may be read, decoded, assembled, encoded and
-hashed anywhere. `Lane` does that for its partitions; `joined` puts what several lanes made into the order in which one
-process would have made it: by (tick, partition, offset). The bytes do not depend on the number of lanes.
+hashed anywhere. `Lane` does that for its partitions; `join_lanes` puts what several lanes made into the order in which
+one process would have made it: by (tick, partition, offset). The bytes do not depend on the number of lanes.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

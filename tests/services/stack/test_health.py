@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from rollbus.health import watch as watch_module
+from rollbus.health import held_answer
 from rollbus.health.reading import open_health
 from rollbus.health.reporter import HealthReporter
 from rollbus.health.watch import HealthWatch
@@ -144,7 +144,7 @@ async def test_only_a_process_that_an_error_ends_is_dead_with_its_cause(kafka: s
 async def test_a_watch_keeps_its_connection_and_finds_topics_that_come_later(
     kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "ANSWER_HOLDS_S", 0.0)
+    monkeypatch.setattr(held_answer, "ANSWER_HOLDS_S", 0.0)
     settings = stream_settings(kafka, namespace)
     watch = HealthWatch(settings.kafka, namespace)
     assert (await watch.ask()).processes == ()

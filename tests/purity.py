@@ -58,7 +58,8 @@ PURE: Mapping[str, Room] = {
         tuple(
             f"rollbus/estimates/{name}.py"
             for name in ("divergence", "episode", "estimators", "expected_reward", "overlap")
-        )
+        ),
+        ("trainer/ledger",),
     ),
     "streams/stages": Room(
         ("streams/stages/*",),

@@ -12,8 +12,9 @@ There a standard error of the mean weight counts as missing, too.
 from collections.abc import Sequence
 from math import fsum, sqrt
 
-from rollbus.estimates.estimators import Z_95, Interval
+from rollbus.estimates.estimators import Interval
 from rollbus.estimates.overlap import Overlap
+from rollbus.trainer.validation.evaluation import Z_95
 
 MOST_BELOW_CHANCE = 3.0
 """Standard errors of the mean weight below 1, after which the rest of what the version would do is not in the log."""

@@ -20,14 +20,12 @@ weights that spread as those of the log do (after Agresti and Caffo, American St
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
-from statistics import NormalDist
 
 from rollbus.estimates.episode import Step, WeightedEpisode, cumulative_weights
 from rollbus.estimates.expected_reward import Expected, predict_rewards
 from rollbus.estimates.overlap import Overlap, measure_overlap
+from rollbus.trainer.validation.evaluation import Z_95
 
-Z_95 = NormalDist().inv_cdf(0.975)
-"""An interval reaches so many standard errors to each side, which holds the truth in 95 % of cases."""
 BEST = "doubly_robust"
 """The estimate that a decision is made on."""
 NORMALISED = ("self_normalised", "doubly_robust")

@@ -5,7 +5,7 @@ datasets and registration are the toolkit's own; here are a trajectory builder, 
 data goes over Kafka.
 
 Read first: `components` and `register` (what a configuration may name), then the three parts `trajectory_builder`,
-`trainer_adapter`, `trainer`, and a user's own in `own_builder` and `own_adapter`; `finetune` is the command. `runs`
-keeps runs as objects, `bus` is their log, and `production` is a workflow that runs anyway: its requests are recorded,
-scored by `nat eval`, and trained from the log.
+`trainer_adapter`, `trainer`, and a user's own in `own_parts`; `finetune` is the command. `runs` keeps runs as objects,
+`bus` is their log, and `production` is a workflow that runs anyway: its requests are recorded, scored by `nat eval`,
+and trained from the log.
 """

@@ -37,8 +37,8 @@ from rollbus.local.process.supervisor import Supervisor
 from rollbus.nemo import troubles
 from rollbus.nemo.checks import FinetuneOptions, repeated_ids, require_runnable
 from rollbus.nemo.components import BusConfig
-from rollbus.nemo.own_adapter import on_ledger
-from rollbus.nemo.own_builder import put_on_log
+from rollbus.nemo.own_parts.adapter import on_ledger
+from rollbus.nemo.own_parts.builder import put_on_log
 from rollbus.nemo.runs.event_loop import run_to_end
 from rollbus.nemo.runs.folder import STATE_FILE, RunRecord, hold_output, hold_run, now, read_run, what_next, write_run
 from rollbus.nemo.runs.plan import Plan

@@ -26,8 +26,8 @@ from rollbus.nemo.bus.publish_trajectories import count, has_pairs, rewards_of, 
 from rollbus.nemo.components import BusTrainerConfig
 from rollbus.nemo.curriculum import CurriculumChoice, choose, describe_choice
 from rollbus.nemo.evaluation import CrashedExample
-from rollbus.nemo.own_adapter import on_ledger
-from rollbus.nemo.own_builder import put_on_log
+from rollbus.nemo.own_parts.adapter import on_ledger
+from rollbus.nemo.own_parts.builder import put_on_log
 from rollbus.nemo.runs.outputs import Outputs
 from rollbus.nemo.runs.run import CURRENT, SOLVED, Run, current_run
 from rollbus.nemo.runs.run_recording import Tally

@@ -1,7 +1,7 @@
 """Adapters on the bus: a submitted epoch is a closed curriculum window, its job the batches that come of it.
 
 The trainer loop takes them to the backend: a process of the run to an ART server, a task in this process to a user's
-own adapter (`own_adapter`). What became of them is read from the log. What a caller leaves out of the collection that
+own adapter (`own_parts`). What became of them is read from the log. What a caller leaves out of the collection that
 it submits is excluded before the window closes.
 """
 

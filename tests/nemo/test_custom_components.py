@@ -25,7 +25,7 @@ from nat.data_models.finetuning import (
 from rollbus.nemo.bus.publish_trajectories import count, id_of
 from rollbus.nemo.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.nemo.finetune import Components, concluded_well, untrained_epochs
-from rollbus.nemo.own_builder import put_on_log
+from rollbus.nemo.own_parts.builder import put_on_log
 from rollbus.nemo.runs.settings import settings_of
 from rollbus.nemo.trainer import BusTrainer
 from rollbus.nemo.trajectory_builder import BusTrajectoryBuilder
